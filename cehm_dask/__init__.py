@@ -1,0 +1,27 @@
+"""Consensus clustering for data that does not fit in memory: k-HyperEdge Medoids (CEHM) on Dask and Zarr.
+
+The public names; each is imported when first used, so that ``import cehm_dask`` loads nothing heavy.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cehm_dask.consensus import ConsensusWarning
+    from cehm_dask.estimator import CEHM
+
+__version__ = "0.1.0"
+
+_HOME = {"CEHM": "cehm_dask.estimator", "ConsensusWarning": "cehm_dask.consensus"}
+
+__all__ = ["CEHM", "ConsensusWarning"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'cehm_dask' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

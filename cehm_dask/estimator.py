@@ -1,0 +1,185 @@
+"""scikit-learn estimators: the door for Python users.
+
+``CEHM`` takes base labels (one column a member) and gives the consensus. Top of the flow: checks parameters,
+starts an engine for the labels, runs the stages and keeps what ``predict`` and ``membership`` need: the counts
+table C and the members' labels, never anything of size n but the labels and margins themselves.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from cehm_dask import kernels
+from cehm_dask.consensus import Progress, Record, consensus
+from cehm_dask.engine import Engine
+from cehm_dask.labels import Labels, as_labels, relabel
+from cehm_dask.plan import Params
+from cehm_dask.rounds import weights_of
+
+
+class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
+    """Clustering ensemble by k-HyperEdge Medoids: many clusterings of the same samples in, one out.
+
+    Parameters
+    ----------
+    n_clusters : int
+        Clusters wanted.
+    variant : {"released", "printed"}, default "released"
+        The authors' released program, or the equations as printed in the paper; sets the three knobs below.
+    similarity : {"jaccard", "containment"}, optional
+        Of hyperedges, for the medoids.
+    belonging : {"share", "count"}, optional
+        Weight of a hyperedge: the share of it that a growing cluster holds, or the number of samples.
+    schedule : {"fixed", "renewed"}, optional
+        Samples assigned in a diffusion round: equal steps and exactly so many, or a share of what is left and
+        everything tied with the last one.
+    restarts : int, default 1
+        Different medoid starts taken through all stages, in the same sweeps.
+    choose : {"agreement", "loss"}, default "agreement"
+        Which restart is kept: highest mean NMI with the members, or lowest final loss.
+    init : sequence of int, optional
+        Hyperedge numbers to start from instead of k-medoids (member by member, inside a member by ascending label).
+    max_iter : int, default 100
+        Most rounds of adjustion.
+    random_state : int, RandomState or None
+        Seed of the medoid starts.
+
+    Attributes
+    ----------
+    labels_ : (n_samples,) int16
+        Cluster of each sample; -1 where no member says anything.
+    margin_ : (n_samples,) float64
+        Confidence: lead of the cluster over the runner-up, from 0 (tie) to 1 with share weights.
+    medoids_ : (n_clusters,) int
+        Hyperedges the clusters grew from.
+    counts_ : (n_hyperedges, n_clusters) int64
+        Samples each hyperedge shares with each cluster.
+    loss_history_ : (n,) float64
+        Loss of each adjustion round; never rises.
+    growth_ : tuple of int
+        Samples assigned after the start and after each diffusion round.
+    n_rounds_ : int
+        Assignments made: the start, diffusion and adjustion rounds.
+    agreement_ : float
+        Mean NMI with the members.
+    member_agreement_ : (n_members, n_members) float64
+        NMI between members.
+    n_clusters_found_ : int
+        Clusters that hold samples.
+    n_silent_ : int
+        Samples that no member says anything about.
+    n_sweeps_ : int
+        Passes made over the labels.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cehm_dask import CEHM
+    >>> base_labels = np.array([[0, 1, 0], [0, 1, 0], [0, 0, 1], [1, 0, 1], [1, 0, 1]])
+    >>> CEHM(n_clusters=2, random_state=0).fit_predict(base_labels).tolist()
+    [0, 0, 1, 1, 1]
+    """
+
+    def __init__(
+        self,
+        n_clusters: int,
+        variant: str = "released",
+        similarity: str | None = None,
+        belonging: str | None = None,
+        schedule: str | None = None,
+        restarts: int = 1,
+        choose: str = "agreement",
+        init: Sequence[int] | None = None,
+        max_iter: int = 100,
+        random_state: Any = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.variant = variant
+        self.similarity = similarity
+        self.belonging = belonging
+        self.schedule = schedule
+        self.restarts = restarts
+        self.choose = choose
+        self.init = init
+        self.max_iter = max_iter
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None, *, record: Record | None = None, progress: Progress | None = None) -> Self:
+        """Compute the consensus of base labels.
+
+        Parameters
+        ----------
+        X : (n_samples, n_members) integers, dask array, data frame, or list of columns
+            Base labels, -1 where a member says nothing about a sample.
+        y : ignored
+        record : callable (restart, stage, round, assignment), optional
+            Gets every assignment on the way: after the start, each diffusion and each adjustion round.
+        progress : callable (Event), optional
+            Gets a small record of every finished round.
+        """
+        params = self._params()
+        labels = as_labels(X)
+        rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
+        with Engine(labels) as engine:
+            result = consensus(engine, params, rng, record=record, progress=progress)
+        self.labels_ = result.labels
+        self.margin_ = result.margin
+        self.medoids_ = result.medoids
+        self.counts_ = result.counts
+        self.loss_history_ = result.loss_history
+        self.growth_ = result.growth
+        self.n_rounds_ = result.n_rounds
+        self.agreement_ = result.agreement
+        self.member_agreement_ = result.member_agreement
+        self.n_clusters_found_ = result.n_clusters_found
+        self.n_silent_ = result.hyperedges.n_silent
+        self.n_sweeps_ = result.sweeps
+        self.n_features_in_ = labels.n_members
+        self._sizes = result.hyperedges.sizes
+        self._values = labels.values_of(result.hyperedges.slots)
+        return self
+
+    def predict(self, X: Any) -> NDArray[np.int16]:
+        """Cluster of new samples from their base labels; labels never seen count as "says nothing".
+
+        A sample with no known label gets -1.
+        """
+        labels, weights = self._known(X)
+        table = kernels.padded(weights)
+        best = np.empty((1, labels.n_samples), np.int16)
+        margin = np.empty((1, labels.n_samples), np.float64)
+        codes = labels.source.read(0, labels.n_samples)
+        kernels.belonging(codes, labels.offsets, table, np.array([0, table.shape[1]]), best, margin)
+        return np.where(codes.any(axis=1), best[0], np.int16(-1))
+
+    def membership(self, X: Any) -> NDArray[np.float64]:
+        """Belonging degrees of samples to the clusters, each row scaled to sum to 1.
+
+        A sample with no known label belongs to all clusters alike.
+        """
+        labels, weights = self._known(X)
+        degrees = np.empty((labels.n_samples, weights.shape[1]))
+        kernels.degrees(labels.source.read(0, labels.n_samples), labels.offsets, weights, degrees)
+        total = degrees.sum(axis=1, keepdims=True)
+        return np.where(total > 0, degrees / np.where(total > 0, total, 1.0), 1.0 / weights.shape[1])
+
+    def _params(self) -> Params:
+        names = ("n_clusters", "variant", "similarity", "belonging", "schedule", "restarts", "choose", "init")
+        return Params(**{name: getattr(self, name) for name in names}, max_iter=self.max_iter)
+
+    def _known(self, X: Any) -> tuple[Labels, NDArray[np.float64]]:
+        """New base labels in the fitted members' terms, and W with a zero row for what they do not know."""
+        check_is_fitted(self)
+        labels = relabel(X, self._values)
+        belonging = self._params().belonging
+        assert belonging is not None
+        weights = np.zeros((labels.n_slots, self.counts_.shape[1]))
+        known = np.ones(labels.n_slots, bool)
+        known[labels.offsets.astype(np.intp)] = False
+        weights[known] = weights_of(self.counts_, self._sizes, belonging)
+        return labels, weights

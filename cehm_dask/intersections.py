@@ -1,0 +1,98 @@
+"""Stage 0: how many samples every two hyperedges share.
+
+Ensemble in, the n_hyperedges × n_hyperedges table I = HᵀH out, in one sweep; sizes are its diagonal, and which
+slots are hyperedges at all follows from them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cehm_dask import kernels
+from cehm_dask.engine import Engine
+
+
+@dataclass(frozen=True, eq=False)
+class Hyperedges:
+    """All base clusters, numbered member by member, inside a member by ascending label."""
+
+    slots: NDArray[np.intp]
+    """Slot of each hyperedge."""
+    members: NDArray[np.intp]
+    """Member each hyperedge belongs to."""
+    intersections: NDArray[np.int64]
+    n_slots: int
+    n_members: int
+    n_samples: int
+    n_silent: int
+    """Rows that no member says anything about."""
+
+    @property
+    def n_speaking(self) -> int:
+        """Samples that take part: the n of the method."""
+        return self.n_samples - self.n_silent
+
+    @property
+    def n_hyperedges(self) -> int:
+        return len(self.slots)
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        return self.intersections.diagonal()
+
+    def to_slots(self, table: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Spread a table with one row a hyperedge over the slots; empty and silent slots get zeros."""
+        spread = np.zeros((self.n_slots, table.shape[1]))
+        spread[self.slots] = table
+        return spread
+
+    def of_member(self, member: int) -> slice:
+        """The hyperedges of one member."""
+        first, last = np.searchsorted(self.members, [member, member + 1])
+        return slice(int(first), int(last))
+
+
+Tally = tuple[NDArray[Any], int]
+
+
+def _count(run: Any) -> Tally:
+    table = np.zeros((run.n_slots, run.n_slots), np.int32)
+    silent = 0
+    for block in run.blocks():
+        kernels.intersections(block.codes, run.offsets, table)
+        if run.labels.silent:
+            silent += int(np.count_nonzero(~block.codes.any(axis=1)))
+    return table, silent
+
+
+def _add(tallies: Sequence[Tally]) -> Tally:
+    total = tallies[0][0].astype(np.int64)
+    for table, _ in tallies[1:]:
+        total += table
+    return total, sum(silent for _, silent in tallies)
+
+
+def intersections(engine: Engine) -> Hyperedges:
+    """Count all intersections of hyperedges in one sweep."""
+    labels = engine.labels
+    upper, n_silent = engine.sweep("intersections", _count, _add)
+    table = upper + np.triu(upper, 1).T
+    member_of_slot = np.repeat(np.arange(labels.n_members), labels.widths)
+    occupied = table.diagonal() > 0
+    if labels.silent:
+        occupied[labels.offsets.astype(np.intp)] = False
+    slots = np.flatnonzero(occupied)
+    for run in engine.runs:
+        run.silent_rows = n_silent > 0
+    return Hyperedges(
+        slots,
+        member_of_slot[slots],
+        table[np.ix_(slots, slots)],
+        labels.n_slots,
+        labels.n_members,
+        labels.n_samples,
+        n_silent,
+    )

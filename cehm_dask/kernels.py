@@ -1,0 +1,303 @@
+"""Compiled loops: one row block and small arrays in, small arrays out.
+
+The lowest room of the flow: every stage, on every scheduler, comes down to these functions, and numba is
+used nowhere else. A block of codes *is* the sparse incidence matrix H: row ``r`` lies in the hyperedges at
+the slots ``offsets[j] + codes[r, j]``. Slots that mean "this member says nothing" carry zero weight, so no
+loop branches on missing labels.
+
+Sums over members run in member order inside a row and counts are integers: blocks, threads and machines
+cannot change a bit of the result. ``fastmath`` would give that up, so it stays off.
+"""
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+# Four accumulators that live in registers become one vector only when straight-line code is vectorised too;
+# numba leaves that pass off unless told before the first compilation.
+numba.config.SLP_VECTORIZE = 1
+
+LANES = 4
+"""Tables of weights are padded to whole groups of this many columns, the accumulators that share a vector."""
+
+WIDEST = 3 * LANES
+"""Columns summed in one go over the members; fixed widths keep one compiled, disk-cached kernel for every k."""
+
+STRIP = 256
+"""Rows whose sums and running top two stay in the first-level cache."""
+
+BINS = 4096
+"""Bins of a margin histogram."""
+
+UNASSIGNED = -1
+SILENT = -2
+"""Assignment of a row that no member says anything about."""
+
+_jit = numba.njit(nogil=True, cache=True)
+_U = np.uint64
+
+
+@_jit
+def intersections(codes, offsets, table):  # type: ignore[no-untyped-def]
+    """Add the block's hyperedge intersections to the upper triangle of ``table``.
+
+    Parameters
+    ----------
+    codes : (rows, members) uint8, uint16 or uint32
+    offsets : (members,) uint64
+        Slot of each member's code 0.
+    table : (slots, slots) int32
+        Changed in place: ``table[c, d] += |c ∩ d|`` for slots of members i < j, and sizes on the diagonal.
+    """
+    rows, members = codes.shape
+    strip = 2048
+    group = _U(8)  # eight columns of counters at a time stay in the first-level cache
+    slots = np.empty((strip, members), np.uint32)
+    for first in range(0, rows, strip):
+        height = min(strip, rows - first)
+        for r in range(_U(height)):
+            for j in range(_U(members)):
+                slot = _U(codes[_U(first) + r, j]) + offsets[j]
+                slots[r, j] = slot
+                table[slot, slot] += np.int32(1)
+        for i in range(_U(members)):
+            for j0 in range(i + _U(1), _U(members), group):
+                j1 = min(_U(members), j0 + group)
+                for r in range(_U(height)):
+                    counters = table[_U(slots[r, i])]
+                    for j in range(j0, j1):
+                        counters[_U(slots[r, j])] += np.int32(1)
+
+
+# The three widths are written out: accumulators must be separate scalars to live in registers. An array of
+# accumulators indexed in the loop is two to three times slower.
+
+
+@_jit
+def _sum_4(codes, offsets, weights, column, sums):  # type: ignore[no-untyped-def]
+    members = _U(codes.shape[1])
+    for r in range(_U(codes.shape[0])):
+        b0 = 0.0
+        b1 = 0.0
+        b2 = 0.0
+        b3 = 0.0
+        for j in range(members):
+            slot = _U(codes[r, j]) + offsets[j]
+            b0 += weights[slot, column]
+            b1 += weights[slot, column + _U(1)]
+            b2 += weights[slot, column + _U(2)]
+            b3 += weights[slot, column + _U(3)]
+        sums[_U(0), r] = b0
+        sums[_U(1), r] = b1
+        sums[_U(2), r] = b2
+        sums[_U(3), r] = b3
+
+
+@_jit
+def _sum_8(codes, offsets, weights, column, sums):  # type: ignore[no-untyped-def]
+    members = _U(codes.shape[1])
+    for r in range(_U(codes.shape[0])):
+        b0 = 0.0
+        b1 = 0.0
+        b2 = 0.0
+        b3 = 0.0
+        b4 = 0.0
+        b5 = 0.0
+        b6 = 0.0
+        b7 = 0.0
+        for j in range(members):
+            slot = _U(codes[r, j]) + offsets[j]
+            b0 += weights[slot, column]
+            b1 += weights[slot, column + _U(1)]
+            b2 += weights[slot, column + _U(2)]
+            b3 += weights[slot, column + _U(3)]
+            b4 += weights[slot, column + _U(4)]
+            b5 += weights[slot, column + _U(5)]
+            b6 += weights[slot, column + _U(6)]
+            b7 += weights[slot, column + _U(7)]
+        sums[_U(0), r] = b0
+        sums[_U(1), r] = b1
+        sums[_U(2), r] = b2
+        sums[_U(3), r] = b3
+        sums[_U(4), r] = b4
+        sums[_U(5), r] = b5
+        sums[_U(6), r] = b6
+        sums[_U(7), r] = b7
+
+
+@_jit
+def _sum_12(codes, offsets, weights, column, sums):  # type: ignore[no-untyped-def]
+    members = _U(codes.shape[1])
+    for r in range(_U(codes.shape[0])):
+        b0 = 0.0
+        b1 = 0.0
+        b2 = 0.0
+        b3 = 0.0
+        b4 = 0.0
+        b5 = 0.0
+        b6 = 0.0
+        b7 = 0.0
+        b8 = 0.0
+        b9 = 0.0
+        b10 = 0.0
+        b11 = 0.0
+        for j in range(members):
+            slot = _U(codes[r, j]) + offsets[j]
+            b0 += weights[slot, column]
+            b1 += weights[slot, column + _U(1)]
+            b2 += weights[slot, column + _U(2)]
+            b3 += weights[slot, column + _U(3)]
+            b4 += weights[slot, column + _U(4)]
+            b5 += weights[slot, column + _U(5)]
+            b6 += weights[slot, column + _U(6)]
+            b7 += weights[slot, column + _U(7)]
+            b8 += weights[slot, column + _U(8)]
+            b9 += weights[slot, column + _U(9)]
+            b10 += weights[slot, column + _U(10)]
+            b11 += weights[slot, column + _U(11)]
+        sums[_U(0), r] = b0
+        sums[_U(1), r] = b1
+        sums[_U(2), r] = b2
+        sums[_U(3), r] = b3
+        sums[_U(4), r] = b4
+        sums[_U(5), r] = b5
+        sums[_U(6), r] = b6
+        sums[_U(7), r] = b7
+        sums[_U(8), r] = b8
+        sums[_U(9), r] = b9
+        sums[_U(10), r] = b10
+        sums[_U(11), r] = b11
+
+
+@_jit
+def belonging(codes, offsets, weights, first_column, best, margin):  # type: ignore[no-untyped-def]
+    """Belonging degrees of every row for several problems, reduced to the winner and its lead.
+
+    Parameters
+    ----------
+    codes : (rows, members) uint8, uint16 or uint32
+    offsets : (members,) uint64
+    weights : (slots, columns) float64
+        The tables W of all problems side by side, each padded with zero columns (see :func:`padded`). A padded
+        column sums to 0, never more than a real one, and comes after it: it can neither win nor lower a lead.
+    first_column : (problems + 1,) int64
+        Problem p owns the columns ``first_column[p]`` to ``first_column[p + 1]``.
+    best : (problems, rows) int16
+        Out: the hyperedge with the largest belonging, the lowest on a tie.
+    margin : (problems, rows) float64
+        Out: how far it leads the second largest.
+    """
+    rows = codes.shape[0]
+    sums = np.zeros((WIDEST, STRIP))
+    top = np.empty(STRIP)
+    second = np.empty(STRIP)
+    winner = np.empty(STRIP, np.int64)
+    for first in range(0, rows, STRIP):
+        strip = codes[first : first + STRIP]
+        for p in range(best.shape[0]):
+            top[:] = -1.0
+            second[:] = 0.0
+            winner[:] = 0
+            column = first_column[p]
+            while column < first_column[p + 1]:
+                width = min(WIDEST, first_column[p + 1] - column)
+                if width == 12:
+                    _sum_12(strip, offsets, weights, _U(column), sums)
+                elif width == 8:
+                    _sum_8(strip, offsets, weights, _U(column), sums)
+                else:
+                    _sum_4(strip, offsets, weights, _U(column), sums)
+                for i in range(width):
+                    e = column + i - first_column[p]
+                    # All STRIP rows, whatever the height: a constant length is vectorised, the rest is unused.
+                    for r in range(_U(STRIP)):
+                        b = sums[_U(i), r]
+                        t = top[r]
+                        lesser = b if b < t else t
+                        second[r] = lesser if lesser > second[r] else second[r]
+                        winner[r] = e if b > t else winner[r]
+                        top[r] = b if b > t else t
+                column += width
+            for r in range(_U(strip.shape[0])):
+                best[p, _U(first) + r] = winner[r]
+                margin[p, _U(first) + r] = top[r] - second[r]
+
+
+@_jit
+def degrees(codes, offsets, weights, out):  # type: ignore[no-untyped-def]
+    """Belonging degrees themselves, ``out[r, e] = sum_j weights[slot(r, j), e]`` in member order.
+
+    Only for results that are n × k by nature (soft membership); the stages use :func:`belonging`.
+    """
+    rows, members = codes.shape
+    for r in range(rows):
+        for e in range(weights.shape[1]):
+            total = 0.0
+            for j in range(members):
+                total += weights[_U(codes[r, j]) + offsets[j], e]
+            out[r, e] = total
+
+
+@_jit
+def tally(keys, low, shift, histogram):  # type: ignore[no-untyped-def]
+    """Count ``keys`` (uint64) into ``histogram``: bin ``(key - low) >> shift``, smaller keys into bin 0."""
+    last = _U(histogram.size - 1)
+    for r in range(_U(keys.size)):
+        key = keys[r]
+        distance = (key - low) >> shift if key > low else _U(0)
+        histogram[distance if distance < last else last] += 1
+
+
+@_jit
+def assign(codes, offsets, best, keys, cut, first_row, last_row, assignment, delta):  # type: ignore[no-untyped-def]
+    """Apply a cut to one problem's margins and count only what changes.
+
+    A row is assigned if its margin's bits exceed ``cut``, or equal it and its row number is at most ``last_row``.
+
+    Parameters
+    ----------
+    codes, offsets
+        As in :func:`belonging`.
+    best : (rows,) int16
+    keys : (rows,) uint64
+        The margins' bits; margins are never negative, so the bits are ordered as the margins are.
+    cut : uint64
+    first_row, last_row : int64
+        Row number of the block's first row; last row number that is let in on a tie.
+    assignment : (rows,) int16
+        Changed in place; rows that are SILENT stay so.
+    delta : (slots, clusters) int64
+        Changed in place: the change of C = HᵀA.
+
+    Returns
+    -------
+    assigned, moved : int64
+        Rows assigned now; rows whose assignment differs from before.
+    """
+    members = codes.shape[1]
+    assigned = 0
+    moved = 0
+    for r in range(_U(best.size)):
+        old = assignment[r]
+        if old == SILENT:
+            continue
+        inside = keys[r] > cut or (keys[r] == cut and first_row + np.int64(r) <= last_row)
+        new = best[r] if inside else np.int16(UNASSIGNED)
+        if inside:
+            assigned += 1
+        if new == old:
+            continue
+        moved += 1
+        assignment[r] = new
+        for j in range(_U(members)):
+            slot = _U(codes[r, j]) + offsets[j]
+            if old >= 0:
+                delta[slot, _U(old)] -= 1
+            if new >= 0:
+                delta[slot, _U(new)] += 1
+    return assigned, moved
+
+
+def padded(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Pad a (slots, k) table with zero columns to a whole number of LANES, as :func:`belonging` reads it."""
+    return np.pad(weights, ((0, 0), (0, -weights.shape[1] % LANES)))

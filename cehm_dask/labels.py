@@ -1,0 +1,272 @@
+"""Base labels in any accepted form → checked blocks of codes.
+
+First room of the flow: whatever the user brings (numpy array, dask array, pandas or polars frame, list of
+columns) is checked once, before any sweep, and read from then on as blocks of small unsigned codes that the
+kernels use as sparse-matrix indices. Where the user's array already is that, nothing is copied.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Codes = NDArray[np.unsignedinteger[Any]]
+
+ROOMY_SLOTS = 2048
+"""Up to this many slots in all, gaps in the labels cost less than closing them would."""
+
+_SCAN_ROWS = 1 << 16
+
+
+class Source(Protocol):
+    """Where blocks of codes come from; small to send, safe to read from many threads."""
+
+    def read(self, start: int, stop: int) -> Codes:
+        """Codes of the rows start to stop, one column a member."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class ArraySource:
+    """Codes held in memory."""
+
+    codes: Codes
+
+    def read(self, start: int, stop: int) -> Codes:
+        return self.codes[start:stop]
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """A checked label matrix: n_samples × n_members codes, each pointing at a slot.
+
+    A member owns ``widths[j]`` slots. With ``silent``, its slot 0 means "this member says nothing";
+    slots that turn out empty are not hyperedges.
+    """
+
+    source: Source
+    n_samples: int
+    widths: tuple[int, ...]
+    silent: bool
+    names: tuple[str, ...]
+    values: tuple[NDArray[Any], ...] | None = None
+    """The user's label behind each code of each member; None: the code itself, less 1 if silent."""
+
+    @property
+    def n_members(self) -> int:
+        return len(self.widths)
+
+    @property
+    def n_slots(self) -> int:
+        return sum(self.widths)
+
+    @cached_property
+    def offsets(self) -> NDArray[np.uint64]:
+        """Slot of each member's code 0."""
+        return np.concatenate(([0], np.cumsum(self.widths)[:-1])).astype(np.uint64)
+
+    def values_of(self, slots: NDArray[np.intp]) -> list[NDArray[Any]]:
+        """The user's labels behind occupied slots, ascending, one array a member."""
+        starts = np.append(self.offsets.astype(np.intp), self.n_slots)
+        found = []
+        for j in range(self.n_members):
+            codes = slots[(slots >= starts[j]) & (slots < starts[j + 1])] - starts[j] - int(self.silent)
+            found.append(codes if self.values is None else self.values[j][codes])
+        return found
+
+
+def as_labels(base_labels: Any) -> Labels:
+    """Check base labels and make them readable as codes.
+
+    Parameters
+    ----------
+    base_labels : array of integers (n_samples, n_members), dask array, data frame, or list of columns
+        One column a member; -1 where a member says nothing about a sample. Frames may hold strings.
+    """
+    if isinstance(base_labels, Labels):
+        return base_labels
+    if hasattr(base_labels, "columns"):
+        return _from_frame(base_labels.compute() if hasattr(base_labels, "compute") else base_labels)
+    if isinstance(base_labels, list | tuple):
+        return _from_columns(base_labels)
+    if hasattr(base_labels, "dask") and hasattr(base_labels, "compute"):
+        base_labels = base_labels.compute()
+    return _from_array(np.asarray(base_labels))
+
+
+def _from_columns(columns: Sequence[Any]) -> Labels:
+    if not columns:
+        raise ValueError("n_members=0: the list of base clusterings is empty; give at least one column of labels")
+    arrays = [np.asarray(column) for column in columns]
+    for j, array in enumerate(arrays):
+        if array.ndim != 1:
+            raise ValueError(
+                f"member {j} has {array.ndim} dimensions: a list is read as a list of columns, each the labels "
+                "of all samples by one member; use numpy.asarray(...) for rows of labels"
+            )
+        if array.size != arrays[0].size:
+            raise ValueError(f"member {j} has {array.size} rows, member 0 has {arrays[0].size}: they must be equal")
+        _refuse_type(array.dtype)
+    return _from_array(np.stack(arrays, axis=1))
+
+
+def _from_frame(frame: Any) -> Labels:
+    """One column a member, in order; text and categories are encoded, nulls mean "says nothing"."""
+    names = tuple(str(name) for name in frame.columns)
+    if not names:
+        raise ValueError("n_members=0: the data frame has no columns; give one column of labels a member")
+    encoded = [_from_series(frame[label], name) for label, name in zip(frame.columns, names, strict=True)]
+    return _encode_ranked(np.stack([ranks for _, ranks in encoded], axis=1), [known for known, _ in encoded], names)
+
+
+def _from_series(series: Any, name: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The labels of one column of a frame, ascending, and each row's rank among them (-1 = says nothing)."""
+    raw = np.asarray(series.to_numpy())
+    if raw.dtype.kind == "f" and str(series.dtype).lower() == "float64":
+        # A plain float column cannot tell a missing label from a broken number: it is held to the array's rule.
+        spoken = np.ones(raw.size, bool)
+    else:
+        spoken = ~np.asarray(series.is_null() if hasattr(series, "is_null") else series.isna(), bool)
+    said = raw[spoken]
+    if said.dtype.kind == "O" and all(isinstance(item, int | np.integer) for item in said):
+        said = said.astype(np.int64)
+    if said.dtype.kind in "iuf":
+        said = _whole(said[:, None], (name,))
+        if said.size and said.min() < -1:
+            _refuse_negative(said, (name,))
+        said = said[:, 0]
+        spoken[spoken] = said >= 0
+        said = said[said >= 0]
+    else:
+        said = said.astype(np.str_)
+    known, ranks = np.unique(said, return_inverse=True)
+    full = np.full(raw.size, -1, np.int64)
+    full[spoken] = ranks
+    return known, full
+
+
+def _from_array(array: NDArray[Any]) -> Labels:
+    if array.ndim != 2:
+        raise ValueError(
+            f"base labels have shape {array.shape}: expected two dimensions, n_samples × n_members; "
+            "one clustering alone goes in as labels.reshape(-1, 1)"
+        )
+    n_samples, n_members = array.shape
+    if n_members == 0:
+        raise ValueError("n_members=0: base labels need at least one column")
+    if n_samples == 0:
+        raise ValueError("n_samples=0: base labels need at least one row")
+    _refuse_type(array.dtype)
+    names = tuple(str(j) for j in range(n_members))
+    if array.dtype == np.bool_:
+        array = array.view(np.uint8)
+    array = _whole(array, names)
+    low, high = _extremes(array)
+    if low.min() < -1:
+        _refuse_negative(array, names)
+    silent = bool(low.min() < 0)
+    width = int(sum(int(top) + 1 + int(silent) for top in high))
+    if width > max(ROOMY_SLOTS, 2 * n_members):
+        values = [np.unique(array[:, j][array[:, j] >= 0]) for j in range(n_members)]
+        if sum(map(len, values)) < width // 2:
+            return _encode_ranked(_rank(array, values), values, names)
+    widths = tuple(int(top) + 1 + int(silent) for top in high)
+    ready = not silent and array.dtype.kind == "u" and array.dtype.itemsize <= 4 and array.flags.c_contiguous
+    codes = array if ready else _shifted(array, int(silent), max(widths))
+    return Labels(ArraySource(codes), n_samples, widths, silent, names)
+
+
+def _refuse_type(dtype: np.dtype[Any]) -> None:
+    if dtype.kind not in "iufb":
+        raise TypeError(
+            f"base labels have dtype {dtype}: expected integers (-1 = says nothing); "
+            "text labels are accepted as columns of a pandas or polars data frame"
+        )
+
+
+def _whole(array: NDArray[Any], names: Sequence[str]) -> NDArray[Any]:
+    """Floats that are whole numbers become integers; anything else is named by row and member."""
+    if array.dtype.kind != "f":
+        return array
+    out = np.empty(array.shape, np.int64)
+    for start in range(0, len(array), _SCAN_ROWS):
+        part = array[start : start + _SCAN_ROWS]
+        wrong = ~(np.isfinite(part) & (part == np.rint(part)) & (np.abs(part) < 2.0**62))
+        if wrong.any():
+            row, member = np.argwhere(wrong)[0]
+            raise ValueError(
+                f"base labels hold {part[row, member]} at row {start + row}, member {names[member]}: "
+                "labels are whole numbers, and -1 where a member says nothing"
+            )
+        out[start : start + _SCAN_ROWS] = part
+    return out
+
+
+def _extremes(array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Smallest (0 for unsigned types) and largest label of each member, as whole numbers of any size."""
+    parts = [array[start : start + _SCAN_ROWS] for start in range(0, len(array), _SCAN_ROWS)]
+    high = np.maximum.reduce([part.max(axis=0) for part in parts])
+    signed = array.dtype.kind == "i"
+    low = np.minimum.reduce([part.min(axis=0) for part in parts]) if signed else np.zeros_like(high)
+    return low.astype(object), high.astype(object)
+
+
+def _refuse_negative(array: NDArray[Any], names: Sequence[str]) -> None:
+    for start in range(0, len(array), _SCAN_ROWS):
+        wrong = np.argwhere(array[start : start + _SCAN_ROWS] < -1)
+        if len(wrong):
+            row, member = wrong[0]
+            raise ValueError(
+                f"base labels hold {array[start + row, member]} at row {start + row}, member {names[member]}: "
+                "labels start at 0, and only -1 (says nothing) is allowed below"
+            )
+
+
+def _shifted(array: NDArray[Any], shift: int, width: int) -> Codes:
+    codes = np.empty(array.shape, np.min_scalar_type(width - 1))
+    for start in range(0, len(array), _SCAN_ROWS):
+        part = array[start : start + _SCAN_ROWS]
+        codes[start : start + len(part)] = part if shift == 0 else part + part.dtype.type(shift)
+    return codes
+
+
+def _rank(array: NDArray[Any], values: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
+    """Labels → their rank among the member's ``values``; -1 for whatever is not among them."""
+    ranked = np.full(array.shape, -1, np.int64)
+    for j, known in enumerate(values):
+        if len(known):
+            place = np.minimum(np.searchsorted(known, array[:, j]), len(known) - 1)
+            ranked[:, j] = np.where(known[place] == array[:, j], place, -1)
+    return ranked
+
+
+def _encode_ranked(ranked: NDArray[np.int64], values: Sequence[NDArray[Any]], names: tuple[str, ...]) -> Labels:
+    if len(ranked) == 0:
+        raise ValueError("n_samples=0: base labels need at least one row")
+    widths = tuple(len(known) + 1 for known in values)
+    return Labels(ArraySource(_shifted(ranked, 1, max(widths))), len(ranked), widths, True, names, tuple(values))
+
+
+def relabel(base_labels: Any, values: Sequence[NDArray[Any]]) -> Labels:
+    """Base labels of new samples in terms of labels already known; unknown ones count as "says nothing".
+
+    Parameters
+    ----------
+    base_labels
+        As for :func:`as_labels`, with the same members in the same order.
+    values : one array of known labels a member, ascending
+    """
+    new = as_labels(base_labels)
+    if new.n_members != len(values):
+        raise ValueError(f"base labels have {new.n_members} members, {len(values)} were fitted: they must be the same")
+    codes = new.source.read(0, new.n_samples).astype(np.int64) - int(new.silent)
+    ranked = np.full(codes.shape, -1, np.int64)
+    for j, known in enumerate(values):
+        labels = np.arange(new.widths[j]) if new.values is None else new.values[j]
+        if (labels.dtype.kind == "U") == (known.dtype.kind == "U"):
+            places = np.append(_rank(labels[:, None], [known])[:, 0], -1)  # the last one serves code -1
+            ranked[:, j] = places[codes[:, j]]
+    return _encode_ranked(ranked, values, new.names)

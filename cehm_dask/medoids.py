@@ -1,0 +1,44 @@
+"""Stage 1, clustering view: k-medoids over the hyperedges.
+
+The small table of intersections in, the numbers of k hyperedges out, once for every restart. Runs with the
+coordinator; the solver is FasterPAM of the ``kmedoids`` package.
+"""
+
+import kmedoids
+import numpy as np
+from numpy.typing import NDArray
+
+from cehm_dask.intersections import Hyperedges
+
+TRIES_PER_START = 5
+"""Seeds tried for every start wanted, before fewer different ones are accepted."""
+
+
+def dissimilarity(hyperedges: Hyperedges, similarity: str) -> NDArray[np.float64]:
+    """1 − sim(e, c) with row c and column e: Jaccard, or containment |e ∩ c| / |c| (Eq. 4)."""
+    shared, sizes = hyperedges.intersections, hyperedges.sizes
+    whole = sizes[:, None] + sizes[None, :] - shared if similarity == "jaccard" else sizes[:, None]
+    return np.asarray(1.0 - shared / whole)
+
+
+def medoids(
+    hyperedges: Hyperedges, similarity: str, n_clusters: int, restarts: int, rng: np.random.Generator
+) -> list[NDArray[np.intp]]:
+    """Up to ``restarts`` different sets of k medoids, each in ascending order.
+
+    The same set found from two seeds would give the same result twice, so further seeds are tried; a table with
+    few local optima may still yield fewer sets than asked for.
+    """
+    if n_clusters == hyperedges.n_hyperedges:
+        return [np.arange(n_clusters)]
+    table = dissimilarity(hyperedges, similarity)
+    found: dict[tuple[int, ...], NDArray[np.intp]] = {}
+    for _ in range(1 if restarts == 1 else TRIES_PER_START * restarts):
+        seed = int(rng.integers(2**31))
+        # One CPU: the solver's parallel variant gives the same medoids, but takes the GIL all the same.
+        solution = kmedoids.fasterpam(table, n_clusters, init="random", random_state=seed, n_cpu=1)
+        chosen = np.sort(solution.medoids).astype(np.intp)
+        found.setdefault(tuple(chosen.tolist()), chosen)
+        if len(found) == restarts:
+            break
+    return list(found.values())

@@ -1,0 +1,347 @@
+"""A round: what a problem asks of the row blocks, and what a block answers.
+
+Stands between the engine and the stages. A *problem* is one set of medoids on its way to a partition; it lives
+with the coordinator and knows only small tables. It gives *orders*; :func:`advance` carries out the orders of
+many problems on one run of rows, reading each label block once for all of them.
+
+A block's assignment is a pure function of (label block, W, cut). What a worker keeps between rounds is a cache:
+every order carries what is needed to rebuild it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cehm_dask import kernels
+from cehm_dask.intersections import Hyperedges
+from cehm_dask.plan import Params
+
+Int = NDArray[np.int64]
+Keys = NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Which rows are assigned: margins whose bits exceed ``key``, on a tie row numbers up to ``last_row``."""
+
+    key: int
+    last_row: int
+
+
+EVERY_ROW = Cut(0, np.iinfo(np.int64).max)
+
+
+def key_of(margin: float) -> int:
+    """Bits of a margin; ordered as margins are, because margins are never negative."""
+    return int(np.float64(margin).view(np.uint64))
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """A range of keys (low ≤ key < high) to look into; with ``tied``, of row numbers among margins with those bits."""
+
+    low: int
+    high: int
+    tied: int | None = None
+
+    @property
+    def shift(self) -> int:
+        """Bits to drop so that the window fits a histogram."""
+        return max(0, (self.high - self.low - 1).bit_length() - (kernels.BINS.bit_length() - 1))
+
+    def bin(self, number: int) -> "Window":
+        """The part of the window that one bin of its histogram counts."""
+        low = self.low + (number << self.shift)
+        return Window(low, min(self.high, low + (1 << self.shift)), self.tied)
+
+    def keys(self, margins: Keys, first_row: int) -> Keys:
+        if self.tied is not None:
+            margins = np.flatnonzero(margins == np.uint64(self.tied)).astype(np.uint64) + np.uint64(first_row)
+        return margins[(margins >= np.uint64(self.low)) & (margins < np.uint64(self.high))]
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """What one problem asks of every row block in one sweep."""
+
+    problem: int
+    clusters: int
+    round: int
+    """Number of the assignment this order works towards; it starts from that of the round before."""
+    weights: NDArray[np.float64]
+    """W of this round, as :func:`kernels.padded` lays it out."""
+    previous: tuple[NDArray[np.float64], Cut] | None
+    """How the round before assigned; None where nothing was assigned yet."""
+    floor: int | None = None
+    """Wanted: a histogram of all margins, with bins of 2**44 from this key on."""
+    window: Window | None = None
+    """Wanted: a histogram of the keys inside."""
+    collect: bool = False
+    """Wanted instead of that histogram: the keys inside themselves."""
+    cut: Cut | None = None
+    """To do: assign by this cut."""
+
+
+FLOOR_SHIFT = 44
+"""Sixteen octaves below the largest possible margin in 4096 bins of equal bits."""
+
+
+@dataclass(eq=False)
+class Answer:
+    """What row blocks report for one order; adds up in any order."""
+
+    histogram: Int | None = None
+    keys: Keys | None = None
+    delta: Int | None = None
+    assigned: int = 0
+    moved: int = 0
+
+    def add(self, other: "Answer") -> None:
+        if self.histogram is not None and other.histogram is not None:
+            self.histogram += other.histogram
+        if self.keys is not None and other.keys is not None:
+            self.keys = np.concatenate((self.keys, other.keys))
+        if self.delta is not None and other.delta is not None:
+            self.delta += other.delta
+        self.assigned += other.assigned
+        self.moved += other.moved
+
+
+def combine(answers: Sequence[list[Answer]]) -> list[Answer]:
+    """Sum the answers of several runs of rows, order by order."""
+    totals = answers[0]
+    for others in answers[1:]:
+        for total, other in zip(totals, others, strict=True):
+            total.add(other)
+    return totals
+
+
+class State:
+    """One problem's rows in a run: a cache of (assignment, winner, margin), stamped with the rounds they belong to."""
+
+    def __init__(self, rows: int) -> None:
+        self.assignment = np.full(rows, kernels.UNASSIGNED, np.int16)
+        self.best = np.empty(rows, np.int16)
+        self.margin = np.empty(rows, np.float64)
+        self.assigned_round = -1
+        self.belonging_round = -1
+
+
+STATE_BYTES = 2 + 2 + 8
+"""Bytes a sample and problem that a State takes."""
+
+
+class Stack:
+    """The weights of several orders side by side, made once a run of rows."""
+
+    def __init__(self, orders: Sequence[Order], tables: Sequence[NDArray[np.float64]]) -> None:
+        self.orders = orders
+        self.weights = tables[0] if len(tables) == 1 else np.concatenate(tables, axis=1)
+        self.first_column = np.cumsum([0, *(table.shape[1] for table in tables)])
+
+    def belonging(self, codes: Any, offsets: NDArray[np.uint64], states: Sequence[State], rows: slice) -> None:
+        """Winner and margin of the rows, into the states."""
+        if len(states) == 1:
+            best, margin = states[0].best[None, rows], states[0].margin[None, rows]
+        else:
+            shape = (len(states), len(codes))
+            best, margin = np.empty(shape, np.int16), np.empty(shape, np.float64)
+        kernels.belonging(codes, offsets, self.weights, self.first_column, best, margin)
+        if len(states) > 1:
+            for state, one_best, one_margin in zip(states, best, margin, strict=True):
+                state.best[rows] = one_best
+                state.margin[rows] = one_margin
+
+
+def advance(run: Any, orders: Sequence[Order]) -> list[Answer]:
+    """Carry out the orders of all problems on one run of rows; each label block is read once."""
+    answers = [_blank(order, run.n_slots) for order in orders]
+    if not run.keep_state:
+        for block in run.blocks():
+            states = [State(len(block.codes)) for _ in orders]
+            _advance_block(block, slice(None), run, orders, states, answers, Plan(orders, states))
+        return answers
+    states = [run.states.get(order.problem) or State(run.n_rows) for order in orders]
+    plan = Plan(orders, states)
+    for order, state in zip(orders, states, strict=True):
+        run.states[order.problem] = state
+        state.assigned_round = state.belonging_round = -1  # valid again only when every block went through
+    for block in run.blocks():
+        rows = slice(block.first_row - run.first_row, block.first_row - run.first_row + len(block.codes))
+        _advance_block(block, rows, run, orders, states, answers, plan)
+    for order, state in zip(orders, states, strict=True):
+        state.belonging_round = order.round
+        state.assigned_round = order.round if order.cut is not None else order.round - 1
+    return answers
+
+
+class Plan:
+    """Which of a run's states must be rebuilt, and which need this round's belonging degrees."""
+
+    def __init__(self, orders: Sequence[Order], states: Sequence[State]) -> None:
+        rows = range(len(orders))
+        self.reset = [i for i in rows if states[i].assigned_round != orders[i].round - 1]
+        self.rebuild = [i for i in self.reset if orders[i].previous is not None]
+        self.belong = [i for i in rows if states[i].belonging_round != orders[i].round or i in self.rebuild]
+        self.past = self._stack(orders, self.rebuild, previous=True)
+        self.present = self._stack(orders, self.belong, previous=False)
+
+    @staticmethod
+    def _stack(orders: Sequence[Order], chosen: Sequence[int], *, previous: bool) -> Stack | None:
+        if not chosen:
+            return None
+        tables = [orders[i].previous[0] if previous else orders[i].weights for i in chosen]  # type: ignore[index]
+        return Stack([orders[i] for i in chosen], tables)
+
+
+def _blank(order: Order, n_slots: int) -> Answer:
+    answer = Answer()
+    if order.floor is not None or (order.window is not None and not order.collect):
+        answer.histogram = np.zeros(kernels.BINS, np.int64)
+    if order.collect:
+        answer.keys = np.empty(0, np.uint64)
+    if order.cut is not None:
+        answer.delta = np.zeros((n_slots, order.clusters), np.int64)
+    return answer
+
+
+def _advance_block(
+    block: Any,
+    rows: slice,
+    run: Any,
+    orders: Sequence[Order],
+    states: Sequence[State],
+    answers: Sequence[Answer],
+    plan: Plan,
+) -> None:
+    codes, offsets = block.codes, run.offsets
+    if plan.reset:
+        start = np.int16(kernels.UNASSIGNED)
+        if run.silent_rows:
+            start = np.where(codes.any(axis=1), start, np.int16(kernels.SILENT))
+        for i in plan.reset:
+            states[i].assignment[rows] = start
+    if plan.past is not None:
+        plan.past.belonging(codes, offsets, [states[i] for i in plan.rebuild], rows)
+        for i in plan.rebuild:
+            scratch = np.zeros((run.n_slots, orders[i].clusters), np.int64)
+            _apply(block, rows, offsets, states[i], orders[i].previous[1], scratch)  # type: ignore[index]
+    if plan.present is not None:
+        plan.present.belonging(codes, offsets, [states[i] for i in plan.belong], rows)
+    for order, state, answer in zip(orders, states, answers, strict=True):
+        if order.floor is not None or order.window is not None:
+            keys = state.margin[rows].view(np.uint64)
+            if run.silent_rows:
+                keys = keys[state.assignment[rows] != kernels.SILENT]
+            _look(order, keys, block.first_row, answer)
+        if order.cut is not None:
+            assigned, moved = _apply(block, rows, offsets, state, order.cut, answer.delta)
+            answer.assigned += assigned
+            answer.moved += moved
+
+
+def _apply(
+    block: Any, rows: slice, offsets: NDArray[np.uint64], state: State, cut: Cut, delta: Int | None
+) -> tuple[int, int]:
+    keys = state.margin[rows].view(np.uint64)
+    assigned, moved = kernels.assign(
+        block.codes,
+        offsets,
+        state.best[rows],
+        keys,
+        np.uint64(cut.key),
+        np.int64(block.first_row),
+        np.int64(cut.last_row),
+        state.assignment[rows],
+        delta,
+    )
+    return int(assigned), int(moved)
+
+
+def _look(order: Order, keys: Keys, first_row: int, answer: Answer) -> None:
+    if order.floor is not None:
+        kernels.tally(keys, np.uint64(order.floor), np.uint64(FLOOR_SHIFT), answer.histogram)
+        return
+    window = order.window
+    assert window is not None
+    inside = window.keys(keys, first_row)
+    if order.collect:
+        answer.keys = np.concatenate((answer.keys, inside))
+    else:
+        kernels.tally(inside, np.uint64(window.low), np.uint64(window.shift), answer.histogram)
+
+
+def harvest(run: Any, order: Order) -> tuple[NDArray[np.int16], NDArray[np.float64]]:
+    """The assignment that ``order.cut`` made in its round, and the margins behind it; silent rows: -1 and 0."""
+    state = run.states.get(order.problem)
+    if state is None or not state.assigned_round == state.belonging_round == order.round:
+        state = State(run.n_rows)
+        plan = Plan([order], [state])
+        for block in run.blocks():
+            rows = slice(block.first_row - run.first_row, block.first_row - run.first_row + len(block.codes))
+            _advance_block(block, rows, run, [order], [state], [_blank(order, run.n_slots)], plan)
+    silent = state.assignment == kernels.SILENT
+    return np.where(silent, np.int16(-1), state.assignment), np.where(silent, 0.0, state.margin)
+
+
+def weights_of(counts: Int, sizes: Int, belonging: str) -> NDArray[np.float64]:
+    """W from C: the share of each hyperedge that every growing one holds, or the plain count (Eq. 5).
+
+    Counts are whole numbers below 2**53, so their sums are exact in float64 too: one kernel serves both.
+    """
+    return np.asarray(counts / sizes[:, None]) if belonging == "share" else counts.astype(np.float64)
+
+
+@dataclass(eq=False)
+class Problem:
+    """One set of medoids on its way to a partition, as the coordinator sees it."""
+
+    number: int
+    params: Params
+    hyperedges: Hyperedges
+    medoids: NDArray[np.intp]
+    counts: Int = field(init=False)
+    assigned: int = 0
+    moved: int = 0
+    round: int = 0
+    """Number of the assignment reached; 0 = nothing assigned."""
+    stage: str = "start"
+    losses: list[float] = field(default_factory=list)
+    growth: list[int] = field(default_factory=list)
+    converged: bool = False
+    previous: tuple[NDArray[np.float64], Cut] | None = None
+    weights: NDArray[np.float64] | None = None
+
+    def __post_init__(self) -> None:
+        self.counts = np.zeros((self.hyperedges.n_hyperedges, self.params.n_clusters), np.int64)
+
+    def belonging_weights(self) -> NDArray[np.float64]:
+        """W from the counts reached."""
+        assert self.params.belonging is not None
+        return weights_of(self.counts, self.hyperedges.sizes, self.params.belonging)
+
+    def set_weights(self, weights: NDArray[np.float64]) -> None:
+        """Take up W (n_hyperedges × k) for the round to come."""
+        self.weights = kernels.padded(self.hyperedges.to_slots(weights))
+
+    def order(self, **wishes: Any) -> Order:
+        """An order for the round to come, with the weights set last."""
+        assert self.weights is not None
+        return Order(self.number, self.params.n_clusters, self.round + 1, self.weights, self.previous, **wishes)
+
+    def accept(self, answer: Answer, cut: Cut) -> None:
+        """The blocks have assigned by ``cut``: the round is over."""
+        assert answer.delta is not None and self.weights is not None
+        self.counts += answer.delta[self.hyperedges.slots]
+        self.assigned, self.moved = answer.assigned, answer.moved
+        self.previous = (self.weights, cut)
+        self.round += 1
+
+    def last_order(self) -> Order:
+        """An order that asks for nothing but the assignment reached."""
+        assert self.previous is not None
+        weights, cut = self.previous
+        return Order(self.number, self.params.n_clusters, self.round, weights, None, cut=cut)
