@@ -117,7 +117,8 @@ def solve(
     while orders:
         batch = list(orders.values())
         name = "+".join(sorted({running[order.problem][0].stage for order in batch}))
-        for order, answer in zip(batch, engine.sweep(name, advance, combine, batch), strict=True):
+        answers = engine.sweep(name, advance, combine, batch)
+        for order, answer in zip(batch, answers, strict=True):
             problem, steps = running[order.problem]
             before, stage = problem.round, problem.stage
             try:
@@ -141,9 +142,7 @@ def _report(engine: Engine, problem: Problem, stage: str, record: Record | None,
     if progress is not None:
         loss = problem.losses[-1] if stage == "adjustion" else None
         n = problem.hyperedges.n_speaking
-        progress(
-            Event(problem.number, stage, problem.round, problem.assigned, problem.moved, n, loss, engine.sweeps)
-        )
+        progress(Event(problem.number, stage, problem.round, problem.assigned, problem.moved, n, loss, engine.sweeps))
 
 
 def _join(parts: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -177,9 +176,9 @@ def _warn_about_result(result: Consensus, params: Params) -> None:
             f"{result.n_clusters_found} of n_clusters={params.n_clusters} clusters hold samples; "
             "the others lost all of theirs: ask for fewer clusters or use more restarts"
         )
-    l = len(result.member_agreement)
-    if l > 1:
-        between = (result.member_agreement.sum() - l) / (l * (l - 1))
+    members = len(result.member_agreement)
+    if members > 1:
+        between = (result.member_agreement.sum() - members) / (members * (members - 1))
         if result.agreement < between:
             _warn(
                 f"the consensus agrees with the members less (mean NMI {result.agreement:.3f}) than they agree with "

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import pairwise
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -83,7 +84,7 @@ class Engine:
         self.threads = threads or len(os.sched_getaffinity(0))
         n_runs = max(1, min(self.threads * RUNS_PER_THREAD, -(-labels.n_samples // block_rows)))
         edges = np.linspace(0, labels.n_samples, n_runs + 1).astype(np.int64).tolist()
-        self.runs = [Run(labels, a, b, block_rows) for a, b in zip(edges, edges[1:], strict=False)]
+        self.runs = [Run(labels, a, b, block_rows) for a, b in pairwise(edges)]
         self.sweeps = 0
         self._pool = ThreadPoolExecutor(self.threads) if self.threads > 1 and n_runs > 1 else None
 

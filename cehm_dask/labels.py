@@ -8,6 +8,7 @@ kernels use as sparse-matrix indices. Where the user's array already is that, no
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -83,11 +84,14 @@ def as_labels(base_labels: Any) -> Labels:
 
     Parameters
     ----------
-    base_labels : array of integers (n_samples, n_members), dask array, data frame, or list of columns
-        One column a member; -1 where a member says nothing about a sample. Frames may hold strings.
+    base_labels : array of integers (n_samples, n_members), dask array, data frame, list of columns, or a file
+        One column a member; -1 where a member says nothing about a sample. Frames may hold strings. Files: .npy
+        (mapped into memory, not loaded), .csv with a line of names, .parquet.
     """
     if isinstance(base_labels, Labels):
         return base_labels
+    if isinstance(base_labels, str | Path):
+        base_labels = _read_file(Path(base_labels))
     if hasattr(base_labels, "columns"):
         return _from_frame(base_labels.compute() if hasattr(base_labels, "compute") else base_labels)
     if isinstance(base_labels, list | tuple):
@@ -95,6 +99,18 @@ def as_labels(base_labels: Any) -> Labels:
     if hasattr(base_labels, "dask") and hasattr(base_labels, "compute"):
         base_labels = base_labels.compute()
     return _from_array(np.asarray(base_labels))
+
+
+def _read_file(path: Path) -> Any:
+    if path.suffix not in (".npy", ".csv", ".parquet"):
+        raise ValueError(f"base labels {path}: expected a name that ends in .npy, .csv or .parquet")
+    if not path.is_file():
+        raise FileNotFoundError(f"base labels {path}: no such file")
+    if path.suffix == ".npy":
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    import pandas as pd
+
+    return pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
 
 
 def _from_columns(columns: Sequence[Any]) -> Labels:

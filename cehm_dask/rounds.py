@@ -219,9 +219,9 @@ def _advance_block(
 ) -> None:
     codes, offsets = block.codes, run.offsets
     if plan.reset:
-        start = np.int16(kernels.UNASSIGNED)
+        start: Any = kernels.UNASSIGNED
         if run.silent_rows:
-            start = np.where(codes.any(axis=1), start, np.int16(kernels.SILENT))
+            start = np.where(codes.any(axis=1), kernels.UNASSIGNED, kernels.SILENT)
         for i in plan.reset:
             states[i].assignment[rows] = start
     if plan.past is not None:
@@ -268,7 +268,7 @@ def _look(order: Order, keys: Keys, first_row: int, answer: Answer) -> None:
     window = order.window
     assert window is not None
     inside = window.keys(keys, first_row)
-    if order.collect:
+    if answer.keys is not None:
         answer.keys = np.concatenate((answer.keys, inside))
     else:
         kernels.tally(inside, np.uint64(window.low), np.uint64(window.shift), answer.histogram)
@@ -334,7 +334,8 @@ class Problem:
 
     def accept(self, answer: Answer, cut: Cut) -> None:
         """The blocks have assigned by ``cut``: the round is over."""
-        assert answer.delta is not None and self.weights is not None
+        assert answer.delta is not None
+        assert self.weights is not None
         self.counts += answer.delta[self.hyperedges.slots]
         self.assigned, self.moved = answer.assigned, answer.moved
         self.previous = (self.weights, cut)

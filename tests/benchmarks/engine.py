@@ -1,0 +1,169 @@
+"""Figures of the engine in memory, one line each: ``python -m tests.benchmarks.engine``.
+
+Times are given as ratios to one scipy product H·W of the same run, on the same machine. Needs about 3 GB.
+"""
+
+import argparse
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import psutil
+from scipy import sparse
+
+from cehm_dask import CEHM, kernels
+from cehm_dask.labels import as_labels
+from cehm_dask.synth import Synth
+
+K = 10
+
+
+def best_of(repeats: int, work: Callable[[], Any]) -> float:
+    seconds = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - begin)
+    return min(seconds)
+
+
+def peak_above(work: Callable[[], Any]) -> int:
+    """Largest growth of this process's resident memory while ``work`` runs, sampled every millisecond."""
+    process = psutil.Process()
+    before = peak = process.memory_info().rss
+    done = threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not done.is_set():
+            peak = max(peak, process.memory_info().rss)
+            time.sleep(0.001)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        work()
+    finally:
+        done.set()
+        watcher.join()
+    return peak - before
+
+
+def incidence(codes: np.ndarray) -> sparse.csr_matrix:
+    labels = as_labels(codes)
+    n, members = codes.shape
+    columns = (codes + labels.offsets.astype(np.int32)).ravel()
+    return sparse.csr_matrix(
+        (np.ones(n * members), columns, np.arange(0, n * members + 1, members)), (n, labels.n_slots)
+    )
+
+
+def speed(n: int) -> None:
+    codes, _ = Synth(n).arrays()
+    labels = as_labels(codes)
+    weights = np.random.default_rng(0).random((labels.n_slots, K))
+    H = incidence(codes)
+    CEHM(K, random_state=0).fit(codes[:1000])
+    table = kernels.padded(weights)
+    best, margin = np.empty((1, n), np.int16), np.empty((1, n))
+
+    def belonging() -> None:
+        kernels.belonging(codes, labels.offsets, table, np.array([0, table.shape[1]]), best, margin)
+
+    def consensus() -> None:
+        CEHM(K, random_state=0).fit(codes)
+
+    belonging()
+    product = best_of(5, lambda: H @ weights)
+    one_pass = best_of(5, belonging)
+    whole = best_of(5, consensus)
+    product = min(product, best_of(5, lambda: H @ weights))
+    print(f"scipy product H·W, {n:,} × 30, k = {K}: {product:.3f} s")
+    print(f"one belonging pass with arg-max and margin, one thread: {one_pass / product:.2f} products (bar 0.6)")
+    print(f"whole consensus, all threads: {whole / product:.2f} products (bar 9, wish 5)")
+
+
+def memory(n: int) -> None:
+    codes, _ = Synth(n).arrays()
+    CEHM(K, random_state=0).fit(codes[:1000])
+    labels = as_labels(codes)
+    tables = 8 * labels.n_slots**2 * 10  # int32 counts a run, int64 sums, float dissimilarities
+    grown = peak_above(lambda: CEHM(K, random_state=0).fit(codes))
+    print(
+        f"memory beyond the labels, {n:,} × 30: {grown / n:.1f} bytes a sample in all (bar 25 + tables of "
+        f"at most {tables / n:.1f})"
+    )
+    wide = codes.astype(np.int32)
+    grown = peak_above(lambda: CEHM(K, random_state=0).fit(wide))
+    print(f"the same from int32 labels, which are narrowed to one byte first: {grown / n:.1f} bytes a sample")
+
+
+def cost_in_n(small: int, large: int) -> None:
+    def figure(n: int, repeats: int) -> float:
+        codes, _ = Synth(n).arrays()
+        model = CEHM(K, random_state=0)
+        return best_of(repeats, lambda: model.fit(codes)) / n / model.n_sweeps_
+
+    figure(1000, 1)
+    ratio = min(figure(large, 1), figure(large, 1)) / min(figure(small, 4), figure(small, 4))
+    print(f"seconds a sample and sweep, n = {large:,} against {small:,}: ratio {ratio:.2f} (bar 1.10)")
+
+
+def small_input() -> None:
+    codes, _ = Synth(150, n_classes=3, k_min=3, k_max=12).arrays()
+    CEHM(3, random_state=0).fit(codes)
+    seconds = best_of(20, lambda: CEHM(3, random_state=0).fit(codes))
+    print(f"fit of 150 × 30 after the first call: {1000 * seconds:.1f} ms (bar 20)")
+    probe = "import time; t = time.perf_counter(); import cehm_dask; print(time.perf_counter() - t)"
+    runs = [subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True) for _ in range(5)]
+    print(f"import cehm_dask: {min(float(run.stdout) for run in runs):.3f} s (bar 0.3)")
+
+
+def agreement_choice(ensembles: int = 20) -> None:
+    from sklearn import datasets
+    from sklearn.cluster import KMeans
+    from sklearn.metrics import normalized_mutual_info_score
+    from sklearn.preprocessing import StandardScaler
+
+    print(f"mean NMI with the truth over {ensembles} ensembles: restarts=1, restarts=10 chosen by agreement")
+    for name in ("iris", "wine", "breast_cancer", "digits"):
+        features, truth = getattr(datasets, f"load_{name}")(return_X_y=True)
+        features = StandardScaler().fit_transform(features)
+        k, n = len(set(truth.tolist())), len(truth)
+        scores = np.empty((ensembles, 2))
+        for i in range(ensembles):
+            rng = np.random.default_rng(i)
+            sizes = rng.integers(k, max(min(int(n**0.5), 50), -(-3 * k // 2)) + 1, 30)
+            members = np.stack(
+                [
+                    KMeans(int(s), n_init=1, init="random", random_state=j + 100 * i).fit_predict(features)
+                    for j, s in enumerate(sizes)
+                ],
+                axis=1,
+            )
+            for column, restarts in enumerate((1, 10)):
+                found = CEHM(k, restarts=restarts, random_state=i).fit_predict(members)
+                scores[i, column] = normalized_mutual_info_score(truth, found, average_method="geometric")
+        one, ten = scores.mean(axis=0)
+        print(f"  {name:<14}{one:.4f}  {ten:.4f}  difference {ten - one:+.4f}")
+
+
+PARTS = {
+    "speed": lambda: speed(10**6),
+    "memory": lambda: memory(10**6),
+    "cost": lambda: cost_in_n(10**6, 10**7),
+    "small": small_input,
+    "choice": agreement_choice,
+}
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
+    warnings.simplefilter("ignore")
+    for part in parser.parse_args().parts or PARTS:
+        PARTS[part]()
