@@ -11,15 +11,12 @@ from cehm_dask.rounds import EVERY_ROW, Answer, Order, Problem
 
 def adjustion(problem: Problem) -> Generator[Order, Answer, None]:
     """Repeat until no sample moves, at most ``max_iter`` rounds; the loss of each round is recorded."""
-    problem.stage = "adjustion"
     n = problem.hyperedges.n_speaking
-    for _ in range(problem.params.max_iter):
+    while not problem.converged and len(problem.losses) < problem.params.max_iter:
         weights = problem.belonging_weights()
         problem.set_weights(weights)
         own = float((weights * problem.counts).sum())
         problem.losses.append(float(n) * n - own / problem.hyperedges.n_members)
         answer = yield problem.order(cut=EVERY_ROW)
         problem.accept(answer, EVERY_ROW)
-        if problem.moved == 0:
-            problem.converged = True
-            return
+        problem.converged = problem.moved == 0

@@ -1,12 +1,14 @@
 """The command ``cehm``: the door for people who do not write code.
 
-Top of the flow; parses, calls, prints. Errors of the user's making end with one line and exit code 2.
+Top of the flow; parses, calls, prints. Errors of the user's making end with one line and an exit code: 2 for bad
+input, 3 for what does not fit the memory allowed, 4 for an interrupted run.
 """
 
 import logging
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -14,33 +16,75 @@ from typing import Any
 import click
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 
 from cehm_dask import __version__
 
 BAD_INPUT = 2
+DOES_NOT_FIT = 3
+INTERRUPTED = 4
 
 
 def _explained(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn errors about the user's input into one line on stderr and exit code 2; show warnings as lines."""
+    """Turn errors of the user's making into one line on stderr and an exit code; show warnings as lines."""
 
     @wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> None:
-        console = Console(stderr=True)
+        from cehm_dask.plan import BudgetError
+
+        console = Console(stderr=True, soft_wrap=True, highlight=False)
 
         def show(message: Warning | str, *_: Any, **__: Any) -> None:
-            console.print(f"[yellow]warning:[/] {message}", highlight=False)
+            console.print(f"[yellow]warning:[/] {escape(str(message))}")
 
         with warnings.catch_warnings():
             warnings.showwarning = show
             try:
                 command(*args, **kwargs)
+            except KeyboardInterrupt:
+                console.print("interrupted; with an output that ends in .zarr, the same command goes on from here")
+                sys.exit(INTERRUPTED)
             except (ValueError, TypeError, OSError) as error:
                 if logging.getLogger().isEnabledFor(logging.DEBUG):
                     raise
-                console.print(f"[red]error:[/] {error}", highlight=False, soft_wrap=True)
-                sys.exit(BAD_INPUT)
+                console.print(f"[red]error:[/] {escape(str(error))}")
+                sys.exit(DOES_NOT_FIT if isinstance(error, BudgetError) else BAD_INPUT)
 
     return wrapped
+
+
+class Count(click.ParamType[Any]):
+    """A whole number, which may be written 1e8."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            number = float(value)
+        except ValueError:
+            number = 0.5
+        if number != int(number) or number < 1:
+            self.fail(f"{value!r} is not a whole number of at least 1")
+        return int(number)
+
+
+class Clusters(click.ParamType[Any]):
+    """Numbers of clusters: 10, or 5,8,10, or 2..15."""
+
+    name = "k"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | list[int]:
+        try:
+            if ".." in value:
+                first, last = (int(part) for part in value.split(".."))
+                ks = list(range(first, last + 1))
+            else:
+                ks = [int(part) for part in value.split(",")]
+        except ValueError:
+            ks = []
+        if not ks:
+            self.fail(f"{value!r} is neither a number (10) nor a list (5,8,10) nor a range (2..15)")
+        return ks[0] if len(ks) == 1 else ks
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -55,40 +99,150 @@ def main(verbose: bool) -> None:
 
 
 @main.command()
-@click.argument("labels", type=click.Path(path_type=Path))
-@click.option("--k", "n_clusters", type=int, required=True, help="Clusters wanted.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where the result goes: .npy, .csv or .parquet.")
+@click.argument("labels")
+@click.option("--k", "n_clusters", type=Clusters(), required=True, help="Clusters wanted: 10, or 5,8,10, or 2..15.")
+@click.option("-o", "--output", help="Where the result goes: .zarr (can be resumed), .npy, .csv or .parquet.")
 @click.option("--variant", default="released", show_default=True, help="'released' program or 'printed' equations.")
 @click.option("--restarts", default=1, show_default=True, help="Medoid starts run side by side; the best is kept.")
 @click.option("--choose", default="agreement", show_default=True, help="Keep the start by 'agreement' or by 'loss'.")
 @click.option("--max-iter", default=100, show_default=True, help="Most rounds of adjustion.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the medoid starts.")
+@click.option("--memory", help="Memory the run may take in all, such as 2GiB.  [default: a share of what is free]")
+@click.option("--scheduler", help="Address of a Dask scheduler whose workers do the sweeps.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing output.")
 @click.option("--quiet", is_flag=True, help="No progress, no summary.")
 @_explained
-def consensus(labels: Path, output: Path | None, seed: int, overwrite: bool, quiet: bool, **params: Any) -> None:
-    """Consensus of base labels: a .npy, .csv or .parquet file with one row a sample and one column a member.
+def consensus(
+    labels: str,
+    output: str | None,
+    seed: int,
+    memory: str | None,
+    scheduler: str | None,
+    overwrite: bool,
+    quiet: bool,
+    **params: Any,
+) -> None:
+    """Consensus of base labels: one row a sample, one column a member.
+
+    LABELS is a .npy, .csv or .parquet file, or an ensemble.zarr (path or URL), which is read block by block and may
+    be larger than memory. An interrupted run with a .zarr output goes on where it stopped: give the same command.
 
     \b
     Examples:
       cehm consensus labels.npy --k 10 -o consensus.npy
       cehm consensus labels.csv --k 4 --restarts 10 -o consensus.csv
+      cehm consensus ensemble.zarr --k 10 --memory 2GiB -o consensus.zarr
     """
     from cehm_dask import export
     from cehm_dask.display import Rounds, Stopwatch, summary
     from cehm_dask.estimator import CEHM
+    from cehm_dask.store import is_store
 
-    if output is not None:
-        export.check_path(output, overwrite=overwrite)
+    stored = output is not None and is_store(output)
+    if output is not None and not stored:
+        export.check_path(Path(output), overwrite=overwrite)
     console, watch = Console(stderr=True), Stopwatch()
-    with Rounds(console, quiet=quiet) as progress:
-        model = CEHM(random_state=seed, **params).fit(labels, progress=progress)
-    if output is not None:
-        export.write(output, model.labels_, model.margin_)
+    with _client(scheduler, console) as client, Rounds(console, quiet=quiet) as progress:
+        model = CEHM(random_state=seed, **params).fit(
+            labels,
+            output=output if stored else None,
+            overwrite=overwrite,
+            memory=memory,
+            client=client,
+            progress=progress,
+        )
+    if output is not None and not stored:
+        export.write(Path(output), model.labels_, model.margin_)
     if not quiet:
         summary(Console(), model, watch.seconds)
         if output is not None:
             console.print(f"written: {output}", highlight=False)
+
+
+@contextmanager
+def _client(scheduler: str | None, console: Console) -> Iterator[Any]:
+    """A client of the scheduler at an address, or None."""
+    if scheduler is None:
+        yield None
+        return
+    from distributed import Client
+
+    with Client(scheduler, timeout=30) as client:
+        console.print(f"dashboard: {client.dashboard_link}", highlight=False)
+        yield client
+
+
+@main.command("import")
+@click.argument("labels")
+@click.argument("ensemble")
+@click.option("--overwrite", is_flag=True, help="Replace an existing ensemble.")
+@click.option("--quiet", is_flag=True, help="No progress, no summary.")
+@_explained
+def import_(labels: str, ensemble: str, overwrite: bool, quiet: bool) -> None:
+    """Write base labels to an ensemble.zarr, block by block.
+
+    LABELS is a .npy, .csv or .parquet file, a folder of .parquet files, or a Zarr array; one row a sample, one column
+    a member, -1 (or empty, in tables) where a member says nothing. ENSEMBLE is a path or URL that ends in .zarr.
+
+    \b
+    Examples:
+      cehm import labels.parquet ensemble.zarr
+      cehm import labels.npy s3://bucket/ensemble.zarr
+    """
+    from cehm_dask.display import Rows
+    from cehm_dask.ingest import ingest
+
+    with Rows(Console(stderr=True), quiet=quiet) as rows:
+        ingest(labels, ensemble, overwrite=overwrite, report=rows.report)
+    if not quiet:
+        _print_info(ensemble)
+
+
+@main.command()
+@click.argument("ensemble")
+@click.option("--n", "n_samples", type=Count(), required=True, help="Samples, such as 1e8.")
+@click.option("--members", "n_members", default=30, show_default=True)
+@click.option("--classes", "n_classes", default=10, show_default=True, help="True classes.")
+@click.option("--k-min", default=10, show_default=True, help="Fewest clusters of a member.")
+@click.option("--k-max", default=50, show_default=True, help="Most clusters of a member.")
+@click.option("--follow", default=0.8, show_default=True, help="Share of labels that follow the true class.")
+@click.option("--missing", default=0.0, show_default=True, help="Share of labels left out.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--overwrite", is_flag=True, help="Replace an existing ensemble.")
+@click.option("--quiet", is_flag=True, help="No progress, no summary.")
+@_explained
+def synth(ensemble: str, overwrite: bool, quiet: bool, **options: Any) -> None:
+    """Write a made-up ensemble of any size, with its true classes, to try scale.
+
+    \b
+    Example:
+      cehm synth ensemble.zarr --n 1e7
+    """
+    import os
+
+    from cehm_dask.display import Rows
+    from cehm_dask.synth import Synth
+
+    made = Synth(**options)
+    with Rows(Console(stderr=True), quiet=quiet, total=made.n_samples) as rows:
+        threads = len(os.sched_getaffinity(0))
+        made.write(ensemble, overwrite=overwrite, threads=threads, report=lambda count: rows.report("made", count))
+    if not quiet:
+        _print_info(ensemble)
+
+
+@main.command()
+@click.argument("store")
+@_explained
+def info(store: str) -> None:
+    """Say what an ensemble.zarr or a consensus.zarr holds."""
+    _print_info(store)
+
+
+def _print_info(url: str) -> None:
+    from cehm_dask.display import describe
+
+    describe(Console(), url)
 
 
 @main.command()

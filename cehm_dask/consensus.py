@@ -1,13 +1,14 @@
 """The stages in order: intersections → medoids → start → diffusion → adjustion, for all problems side by side.
 
-Takes checked labels and parameters, gives the chosen partition with its margins and history. Problems (one a
-restart) advance in step: each sweep serves all that are still running, so the labels are read as often as
-the slowest one needs.
+Takes an engine over checked labels and parameters, gives the chosen partition with its margins and history.
+Problems (one a restart and a value of k) advance in step: each sweep serves all that are still running, so the
+labels are read as often as the slowest one needs. With an output store, every round ends in a checkpoint.
 """
 
 import warnings
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,12 @@ from cehm_dask.adjustion import adjustion
 from cehm_dask.diffusion import diffusion
 from cehm_dask.engine import Engine
 from cehm_dask.evaluation import agreement, member_agreement
-from cehm_dask.intersections import Hyperedges, intersections
+from cehm_dask.intersections import Hyperedges, hyperedges_of, intersections
 from cehm_dask.medoids import medoids
 from cehm_dask.plan import Params, check_fit
-from cehm_dask.rounds import Answer, Order, Problem, advance, combine, harvest
+from cehm_dask.rounds import Answer, Order, Problem, advance, combine
 from cehm_dask.start import start
+from cehm_dask.store import ConsensusStore
 
 
 @dataclass(frozen=True)
@@ -38,27 +40,34 @@ class Event:
     sweeps: int
 
 
-Record = Callable[[int, str, int, NDArray[np.int16]], None]
+Record = Callable[[Problem, str, Engine], None]
 Progress = Callable[[Event], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Consensus:
-    """The chosen partition and how it came about."""
+class Solution:
+    """The kept start of one value of k."""
 
-    labels: NDArray[np.int16]
-    margin: NDArray[np.float64]
-    medoids: NDArray[np.intp]
-    counts: NDArray[np.int64]
-    loss_history: NDArray[np.float64]
-    growth: tuple[int, ...]
-    n_rounds: int
+    problem: Problem
     agreement: float
-    member_agreement: NDArray[np.float64]
+    restarts: int
+    """Starts that were run for this k."""
+
+    @property
+    def n_clusters_found(self) -> int:
+        return int(np.count_nonzero(self.problem.counts.sum(axis=0)))
+
+
+@dataclass(frozen=True, eq=False)
+class Consensus:
+    """What the stages found: a solution a value of k, and the one chosen of them."""
+
+    solutions: tuple[Solution, ...]
+    chosen: Solution
     hyperedges: Hyperedges
-    converged: bool
-    n_clusters_found: int
-    sweeps: int
+    member_agreement: NDArray[np.float64]
+    seconds: dict[str, float] = field(default_factory=dict)
+    """By stage."""
 
 
 class ConsensusWarning(UserWarning):
@@ -67,95 +76,191 @@ class ConsensusWarning(UserWarning):
 
 def consensus(
     engine: Engine,
-    params: Params,
-    rng: np.random.Generator,
+    problems_of: Sequence[Params],
+    seed: int,
     *,
+    store: ConsensusStore | None = None,
     record: Record | None = None,
     progress: Progress | None = None,
 ) -> Consensus:
-    """Run all stages on the engine's labels and return the partition that ``params.choose`` prefers."""
-    labels = engine.labels
-    check_fit(params, labels.n_samples)
-    hyperedges = intersections(engine)
-    check_fit(params, hyperedges.n_speaking, hyperedges.n_hyperedges)
+    """Run all stages on the engine's labels.
+
+    Parameters
+    ----------
+    engine : Engine
+    problems_of : sequence of Params
+        One for every value of k, alike in everything else.
+    seed : int
+        Of the medoid starts.
+    store : ConsensusStore, optional
+        Where checkpoints go, and come from if a run with the same settings was interrupted.
+    record : callable (problem, stage, engine), optional
+        Called after every round of every problem.
+    progress : callable (Event), optional
+    """
+    labels, watch = engine.labels, _Watch()
+    for params in problems_of:
+        check_fit(params, labels.n_samples)
+    table, n_silent = _intersections(engine, store)
+    hyperedges = hyperedges_of(labels, table, n_silent)
+    for run in engine.runs:
+        run.silent_rows = n_silent > 0
+    for params in problems_of:
+        check_fit(params, hyperedges.n_speaking, hyperedges.n_hyperedges)
     _warn_about_members(hyperedges, labels.names)
-    if params.init is not None:
-        sets = [np.sort(np.asarray(params.init, np.intp))]
-    else:
-        assert params.similarity is not None
-        sets = medoids(hyperedges, params.similarity, params.n_clusters, params.restarts, rng)
-    problems = [Problem(i, params, hyperedges, chosen) for i, chosen in enumerate(sets)]
-    solve(engine, problems, record, progress)
-    best = _choose(problems, params.choose, hyperedges)
-    found, margin = engine.sweep("harvest", harvest, _join, best.last_order())
-    between = member_agreement(hyperedges)
+    watch.lap("intersections")
+    problems = _problems(hyperedges, problems_of, seed, store)
+    watch.lap("medoids")
+    _solve(engine, problems, watch, store, record, progress)
+    solutions = tuple(_best(problems, params) for params in problems_of)
     result = Consensus(
-        labels=found,
-        margin=margin / hyperedges.n_members,
-        medoids=best.medoids,
-        counts=best.counts,
-        loss_history=np.asarray(best.losses),
-        growth=tuple(best.growth),
-        n_rounds=best.round,
-        agreement=agreement(hyperedges, best.counts),
-        member_agreement=between,
-        hyperedges=hyperedges,
-        converged=best.converged,
-        n_clusters_found=int(np.count_nonzero(best.counts.sum(axis=0))),
-        sweeps=engine.sweeps,
+        solutions,
+        max(solutions, key=lambda solution: solution.agreement),
+        hyperedges,
+        member_agreement(hyperedges),
+        watch.seconds,
     )
-    _warn_about_result(result, params)
+    _warn_about_result(result)
     return result
 
 
-def solve(
-    engine: Engine, problems: Sequence[Problem], record: Record | None = None, progress: Progress | None = None
+class _Watch:
+    """Seconds by stage."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._begin = perf_counter()
+
+    def lap(self, stage: str) -> None:
+        now = perf_counter()
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._begin
+        self._begin = now
+
+
+def _intersections(engine: Engine, store: ConsensusStore | None) -> tuple[NDArray[np.int64], int]:
+    if store is None:
+        return intersections(engine)
+    saved = store.load_intersections()
+    if saved is None:
+        saved = intersections(engine)
+        store.save_intersections(*saved)
+    return saved
+
+
+def _problems(
+    hyperedges: Hyperedges, problems_of: Sequence[Params], seed: int, store: ConsensusStore | None
+) -> list[Problem]:
+    saved = None if store is None else store.load_checkpoint()
+    if saved is not None:
+        return _restore(hyperedges, problems_of, *saved)
+    problems: list[Problem] = []
+    for params in problems_of:
+        if params.init is not None:
+            sets = [np.sort(np.asarray(params.init, np.intp))]
+        else:
+            assert params.similarity is not None
+            # A seed of its own for every k: its starts are the same whatever other values run beside it.
+            rng = np.random.default_rng([seed, params.n_clusters])
+            sets = medoids(hyperedges, params.similarity, params.n_clusters, params.restarts, rng)
+        problems += [Problem(len(problems) + i, params, hyperedges, chosen) for i, chosen in enumerate(sets)]
+    return problems
+
+
+def _restore(
+    hyperedges: Hyperedges, problems_of: Sequence[Params], arrays: dict[str, NDArray[Any]], facts: dict[str, Any]
+) -> list[Problem]:
+    params_of = {params.n_clusters: params for params in problems_of}
+    problems = []
+    for number, (k, problem_facts) in enumerate(facts["problems"]):
+        own = {name.split("/")[1]: array for name, array in arrays.items() if name.startswith(f"{number}/")}
+        problem = Problem(number, params_of[k], hyperedges, own["medoids"])
+        if problem_facts["round"]:
+            problem.restore(own, problem_facts)
+        problems.append(problem)
+    return problems
+
+
+def _save(store: ConsensusStore, problems: Sequence[Problem]) -> None:
+    arrays: dict[str, NDArray[Any]] = {}
+    facts = []
+    for problem in problems:
+        own, own_facts = problem.save()
+        arrays |= {f"{problem.number}/{name}": array for name, array in own.items()}
+        facts.append((problem.params.n_clusters, own_facts))
+    store.save_checkpoint(arrays, {"problems": facts})
+
+
+def _solve(
+    engine: Engine,
+    problems: Sequence[Problem],
+    watch: _Watch,
+    store: ConsensusStore | None,
+    record: Record | None,
+    progress: Progress | None,
 ) -> None:
     """Take all problems through their stages in step, one sweep for all that are still running."""
-    running = {problem.number: (problem, _stages(problem)) for problem in problems}
-    orders = {number: next(steps) for number, (_, steps) in running.items()}
+    steps = {problem.number: _stages(problem) for problem in problems}
+    orders = {number: order for number, own in steps.items() if (order := next(own, None)) is not None}
     while orders:
         batch = list(orders.values())
-        name = "+".join(sorted({running[order.problem][0].stage for order in batch}))
-        answers = engine.sweep(name, advance, combine, batch)
+        stages = {order.problem: problems[order.problem].stage for order in batch}
+        name = "+".join(sorted(set(stages.values())))
+        answers = engine.sweep(name, advance, combine, batch, reads=_reads(engine, batch))
+        finished = []
         for order, answer in zip(batch, answers, strict=True):
-            problem, steps = running[order.problem]
-            before, stage = problem.round, problem.stage
-            try:
-                orders[order.problem] = steps.send(answer)
-            except StopIteration:
+            problem = problems[order.problem]
+            before = problem.round
+            following = _send(steps[order.problem], answer)
+            if following is None:
                 del orders[order.problem]
+            else:
+                orders[order.problem] = following
             if problem.round > before:
-                _report(engine, problem, stage, record, progress)
+                finished.append(problem)
+        watch.lap(name)
+        if finished and store is not None:
+            _save(store, problems)
+            watch.lap("checkpoints")
+        for problem in finished:
+            stage = stages[problem.number]
+            if record is not None:
+                record(problem, stage, engine)
+            if progress is not None:
+                progress(_event(engine, problem, stage))
 
 
 def _stages(problem: Problem) -> Generator[Order, Answer, None]:
-    yield from start(problem)
+    if problem.round == 0:
+        yield from start(problem)
     yield from diffusion(problem)
     yield from adjustion(problem)
 
 
-def _report(engine: Engine, problem: Problem, stage: str, record: Record | None, progress: Progress | None) -> None:
-    if record is not None:
-        assignment, _ = engine.sweep("record", harvest, _join, problem.last_order())
-        record(problem.number, stage, problem.round, assignment)
-    if progress is not None:
-        loss = problem.losses[-1] if stage == "adjustion" else None
-        n = problem.hyperedges.n_speaking
-        progress(Event(problem.number, stage, problem.round, problem.assigned, problem.moved, n, loss, engine.sweeps))
+def _send(steps: Generator[Order, Answer, None], answer: Answer) -> Order | None:
+    try:
+        return steps.send(answer)
+    except StopIteration:
+        return None
 
 
-def _join(parts: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> tuple[NDArray[Any], NDArray[Any]]:
-    return np.concatenate([labels for labels, _ in parts]), np.concatenate([margin for _, margin in parts])
+def _reads(engine: Engine, orders: Sequence[Order]) -> bool:
+    """Whether the orders need the labels, or only margins that the workers keep."""
+    return not engine.budget.keep_state or any(order.window is None for order in orders)
 
 
-def _choose(problems: Sequence[Problem], choose: str, hyperedges: Hyperedges) -> Problem:
-    """The preferred problem; the earlier start on a tie."""
-    if len(problems) == 1:
-        return problems[0]
-    if choose == "loss":
-        return min(problems, key=lambda problem: problem.losses[-1])
-    return max(problems, key=lambda problem: agreement(hyperedges, problem.counts))
+def _event(engine: Engine, problem: Problem, stage: str) -> Event:
+    loss = problem.losses[-1] if stage == "adjustion" else None
+    n = problem.hyperedges.n_speaking
+    return Event(problem.number, stage, problem.round, problem.assigned, problem.moved, n, loss, engine.sweeps)
+
+
+def _best(problems: Sequence[Problem], params: Params) -> Solution:
+    """The preferred start of one value of k; the earlier one on a tie."""
+    starts = [problem for problem in problems if problem.params.n_clusters == params.n_clusters]
+    scores = [agreement(problem.hyperedges, problem.counts) for problem in starts]
+    ranks = scores if params.choose == "agreement" else [-problem.losses[-1] for problem in starts]
+    best = int(np.argmax(ranks))
+    return Solution(starts[best], scores[best], len(starts))
 
 
 def _warn_about_members(hyperedges: Hyperedges, names: Sequence[str]) -> None:
@@ -168,20 +273,22 @@ def _warn_about_members(hyperedges: Hyperedges, names: Sequence[str]) -> None:
             _warn(f"member {name} has as many clusters as samples ({speaking}): it adds little to the consensus")
 
 
-def _warn_about_result(result: Consensus, params: Params) -> None:
-    if not result.converged:
+def _warn_about_result(result: Consensus) -> None:
+    solution = result.chosen
+    params = solution.problem.params
+    if not solution.problem.converged:
         _warn(f"adjustion still moved samples after max_iter={params.max_iter} rounds; raise max_iter to let it end")
-    if result.n_clusters_found < params.n_clusters:
+    if solution.n_clusters_found < params.n_clusters:
         _warn(
-            f"{result.n_clusters_found} of n_clusters={params.n_clusters} clusters hold samples; "
+            f"{solution.n_clusters_found} of n_clusters={params.n_clusters} clusters hold samples; "
             "the others lost all of theirs: ask for fewer clusters or use more restarts"
         )
     members = len(result.member_agreement)
     if members > 1:
         between = (result.member_agreement.sum() - members) / (members * (members - 1))
-        if result.agreement < between:
+        if solution.agreement < between:
             _warn(
-                f"the consensus agrees with the members less (mean NMI {result.agreement:.3f}) than they agree with "
+                f"the consensus agrees with the members less (mean NMI {solution.agreement:.3f}) than they agree with "
                 f"one another ({between:.3f}): a single member may serve better, or another n_clusters"
             )
 

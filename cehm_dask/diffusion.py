@@ -20,12 +20,10 @@ COLLECT_AT_MOST = 1 << 16
 
 def diffusion(problem: Problem) -> Generator[Order, Answer, None]:
     """Repeat until all samples are assigned; every round starts over from W."""
-    problem.stage = "diffusion"
     params, n = problem.params, problem.hyperedges.n_speaking
     assert params.schedule is not None
-    assigned_at_start = problem.assigned
     while problem.assigned < n:
-        target = next_target(params.schedule, n, params.n_clusters, problem.assigned, assigned_at_start)
+        target = next_target(params.schedule, n, params.n_clusters, problem.assigned, problem.growth[0])
         weights = problem.belonging_weights()
         problem.set_weights(weights)
         cut = yield from find_cut(problem, weights, target)

@@ -10,10 +10,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from cehm_dask.consensus import Event
+from cehm_dask.plan import format_bytes
+from cehm_dask.store import open_ensemble, read_facts
 
 BAR = 28
 MOST_CLUSTERS = 20
@@ -67,6 +70,40 @@ class Rounds:
             self.console.print(f"{event.stage}{restart}: {state}", highlight=False)
 
 
+class Rows:
+    """Progress of a stream of rows: a live bar on a terminal, nothing elsewhere."""
+
+    def __init__(self, console: Console, *, quiet: bool = False, total: int | None = None) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description:<8}"),
+            BarColumn(BAR),
+            TextColumn("{task.completed:,.0f} rows, {task.fields[rate]} a second"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=quiet or not console.is_terminal,
+        )
+        self._total = total
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._bar.stop()
+
+    def report(self, what: str, rows: int) -> None:
+        if what not in self._tasks:
+            # The second pass over a table knows how long the first one was.
+            total = self._bar.tasks[-1].completed if self._tasks else self._total
+            self._tasks[what] = self._bar.add_task(what, total=total, rate="")
+        task = self._bar.tasks[self._tasks[what]]
+        self._bar.update(
+            self._tasks[what], advance=rows, rate=f"{(task.completed + rows) / max(task.elapsed or 0, 1e-3):,.0f}"
+        )
+
+
 class Stopwatch:
     """Seconds since it was made."""
 
@@ -78,27 +115,24 @@ class Stopwatch:
         return perf_counter() - self._begin
 
 
-def cluster_table(labels: NDArray[Any], margin: NDArray[Any]) -> Table:
-    """Clusters, largest first, with their sizes and mean margins."""
-    table = Table("cluster", "samples", "", "mean margin", box=None, header_style="bold", pad_edge=False)
-    for column in (0, 1, 3):
+def cluster_table(sizes: NDArray[np.int64]) -> Table:
+    """Clusters, largest first, with their sizes."""
+    table = Table("cluster", "samples", "", box=None, header_style="bold", pad_edge=False)
+    for column in (0, 1):
         table.columns[column].justify = "right"
-    spoken = labels >= 0
-    sizes = np.bincount(labels[spoken])
-    sums = np.bincount(labels[spoken], weights=margin[spoken])
     order = [int(e) for e in np.argsort(-sizes, kind="stable") if sizes[e]]
     for e in order[:MOST_CLUSTERS]:
         bar = "█" * max(1, round(BAR * sizes[e] / sizes[order[0]]))
-        table.add_row(str(e), f"{sizes[e]:,}", f"[cyan]{bar}[/]", f"{sums[e] / sizes[e]:.3f}")
+        table.add_row(str(e), f"{sizes[e]:,}", f"[cyan]{bar}[/]")
     rest = order[MOST_CLUSTERS:]
     if rest:
-        table.add_row("others", f"{sizes[rest].sum():,}", f"in {len(rest)} clusters", "")
+        table.add_row("others", f"{sizes[rest].sum():,}", f"in {len(rest)} clusters")
     return table
 
 
 def summary(console: Console, model: Any, seconds: float) -> None:
     """Closing words of a consensus: clusters, agreement, rounds, seconds."""
-    console.print(cluster_table(model.labels_, model.margin_))
+    console.print(cluster_table(model.cluster_sizes_))
     members = model.member_agreement_
     pairs = members[~np.eye(len(members), dtype=bool)]
     between = f" (members with one another: {pairs.mean():.3f})" if pairs.size else ""
@@ -106,7 +140,41 @@ def summary(console: Console, model: Any, seconds: float) -> None:
     if model.n_silent_:
         console.print(f"{model.n_silent_:,} samples have no base label: -1", highlight=False)
     console.print(
-        f"{len(model.labels_):,} samples, {len(members)} members, {len(model.counts_):,} base clusters: "
+        f"{model.labels_.shape[0]:,} samples, {len(members)} members, {len(model.counts_):,} base clusters: "
         f"{model.n_rounds_} rounds, {model.n_sweeps_} sweeps, {seconds:.2f} s",
         highlight=False,
     )
+
+
+def describe(console: Console, url: str) -> None:
+    """What a store holds, in a few lines."""
+    facts = read_facts(url)
+    table = Table(box=None, show_header=False, pad_edge=False)
+    if facts["format"] == "ensemble":
+        ensemble = open_ensemble(url)
+        clusters = np.asarray(ensemble.widths) - 1
+        size = ensemble.n_samples * len(clusters) * ensemble.itemsize
+        rows = {
+            "ensemble": url,
+            "samples": f"{ensemble.n_samples:,}",
+            "members": f"{len(clusters)} with {clusters.min()} to {clusters.max()} clusters, {clusters.sum():,} in all",
+            "labels": f"{format_bytes(size)}, {ensemble.chunk_rows:,} rows a chunk, {ensemble.shard_rows:,} a shard",
+            "source": ensemble.source,
+            "fingerprint": ensemble.fingerprint,
+        }
+    elif not facts["complete"]:
+        rows = {"consensus": url, "state": "unfinished; the command that began it goes on", **facts["identity"]}
+    else:
+        rows = {
+            "consensus": url,
+            "samples": f"{facts['n_samples']:,}",
+            "clusters": f"{facts['n_clusters_found']} of {facts['n_clusters']}",
+            "agreement": f"{facts['agreement']:.4f} (mean NMI with the members)",
+            "rounds": f"{facts['rounds']}, in {facts['sweeps']} sweeps",
+            "seconds": ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in facts["seconds"].items()),
+            "memory": ", ".join(f"{name} {format_bytes(size)}" for name, size in facts["memory"].items()),
+            "settings": ", ".join(f"{name}={value}" for name, value in facts["identity"].items()),
+        }
+    for name, value in rows.items():
+        table.add_row(f"[bold]{name}[/]", escape(str(value)))
+    console.print(table)

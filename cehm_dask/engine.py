@@ -1,55 +1,128 @@
 """One verb, sweep(): every row block once, small tables summed.
 
-Between the label blocks and the stages; the only place that decides who works on which rows. A sweep hands
-runs of rows to threads of this process. Results are combined in row order, though nothing depends on it:
-tables are integers.
+Between the label blocks and the stages; the only place that decides who works on which rows. A sweep hands runs
+of rows to threads of this process or to the workers of a Dask cluster: the same function on the same rows either
+way. Tables are integers, so the order in which they are summed cannot matter.
+
+What a process keeps between sweeps (label blocks, assignments) is a cache. A run that lands on another worker
+finds it empty and rebuilds it from the labels and the order it carries out.
 """
 
 import logging
-import os
+import threading
+import time
+import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from itertools import pairwise
-from time import perf_counter
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import islice, pairwise
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask.labels import Codes, Labels
+from cehm_dask.labels import Codes, Labels, SliceSource
+from cehm_dask.plan import Budget
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+Combine = Callable[[Sequence[T]], T]
 
-BLOCK_ROWS = 1 << 15
-"""Rows a kernel sees: a block of thirty members, its margins and winners fit the second-level cache."""
+_NO_ROWS = np.empty((0, 0), np.uint8)
 
-RUNS_PER_THREAD = 4
-"""Enough to even out threads that are held up, few enough that summing their tables costs nothing."""
+FAN_IN = 8
+"""Tables that one task of a cluster adds up."""
+
+CLUSTER_TRIES = 3
+"""Times a sweep is handed out again after the cluster lost what it held."""
+
+
+class Resident:
+    """What a process keeps of one run of rows between sweeps."""
+
+    def __init__(self, *, keep_state: bool, keep_labels: bool) -> None:
+        self.keep_state = keep_state
+        self.states: dict[int, Any] = {}
+        self.codes: dict[int, Codes] | None = {} if keep_labels else None
+
+
+class _Residents:
+    """All that this process keeps, by engine and run; admits no more bytes than the plan allows a process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[str, dict[int, Resident]] = {}
+        self._bytes: dict[str, int] = {}
+
+    def of(self, run: "Run") -> Resident:
+        with self._lock:
+            kept = self._kept.setdefault(run.token, {})
+            if run.index not in kept:
+                state = self._admit(run, run.budget.keep_state, run.n_rows * run.budget.state_bytes_a_row)
+                codes = self._admit(run, run.budget.keep_labels, run.n_rows * run.budget.label_bytes_a_row)
+                kept[run.index] = Resident(keep_state=state, keep_labels=codes)
+            return kept[run.index]
+
+    def _admit(self, run: "Run", wanted: bool, size: int) -> bool:
+        held = self._bytes.get(run.token, 0)
+        if not wanted or held + size > run.budget.resident_bytes:
+            return False
+        self._bytes[run.token] = held + size
+        return True
+
+    def drop(self, token: str) -> None:
+        with self._lock:
+            self._kept.pop(token, None)
+            self._bytes.pop(token, None)
+
+
+RESIDENTS = _Residents()
+
+
+class _Piece:
+    """Rows read in one go, when first looked at."""
+
+    def __init__(self, run: "Run", start: int, stop: int) -> None:
+        self._run, self._start, self._stop = run, start, stop
+
+    @cached_property
+    def codes(self) -> Codes:
+        kept = self._run.resident.codes
+        if kept is None:
+            return self._run.labels.source.read(self._start, self._stop)
+        if self._start not in kept:
+            kept[self._start] = self._run.labels.source.read(self._start, self._stop)
+        return kept[self._start]
 
 
 @dataclass(frozen=True)
 class Block:
-    """Rows a kernel sees."""
+    """Rows a kernel sees; read only if looked at."""
 
     first_row: int
-    codes: Codes
+    n_rows: int
+    _piece: _Piece
+    _offset: int
+
+    @property
+    def codes(self) -> Codes:
+        return self._piece.codes[self._offset : self._offset + self.n_rows]
 
 
 @dataclass(eq=False)
 class Run:
-    """A run of consecutive blocks: the share of a sweep that one task does."""
+    """A run of consecutive blocks: the share of a sweep that one task does. Small to send."""
 
     labels: Labels
+    budget: Budget
+    token: str
+    index: int
     first_row: int
     last_row: int
-    block_rows: int
     silent_rows: bool = False
     """Whether some rows may have no label at all."""
-    keep_state: bool = True
-    states: dict[int, Any] = field(default_factory=dict)
-    """What stays here between sweeps, by problem; a cache."""
 
     @property
     def n_rows(self) -> int:
@@ -63,50 +136,221 @@ class Run:
     def n_slots(self) -> int:
         return self.labels.n_slots
 
+    @property
+    def resident(self) -> Resident:
+        return RESIDENTS.of(self)
+
     def blocks(self) -> Iterator[Block]:
-        for start in range(self.first_row, self.last_row, self.block_rows):
-            yield Block(start, self.labels.source.read(start, min(start + self.block_rows, self.last_row)))
+        read_rows = self.labels.read_rows or self.budget.block_rows
+        for start in range(self.first_row, self.last_row, read_rows):
+            stop = min(start + read_rows, self.last_row)
+            piece = _Piece(self, start, stop)
+            for first in range(start, stop, self.budget.block_rows):
+                yield Block(first, min(self.budget.block_rows, stop - first), piece, first - start)
 
 
+class Workers(Protocol):
+    """Who does the runs of a sweep."""
+
+    def map(self, work: Callable[..., T], combine: Combine[T], runs: Sequence[Run], args: tuple[Any, ...]) -> T: ...
+
+    def close(self, token: str) -> None: ...
+
+
+class Threads:
+    """Threads of this process."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._pool = ThreadPoolExecutor(count) if count > 1 else None
+
+    def map(self, work: Callable[..., T], combine: Combine[T], runs: Sequence[Run], args: tuple[Any, ...]) -> T:
+        if self._pool is None or len(runs) == 1:
+            return _fold(combine, (work(run, *args) for run in runs))
+        futures = deque(self._pool.submit(work, run, *args) for run in runs)
+        try:
+            return _fold(combine, (futures.popleft().result() for _ in runs))
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise
+
+    def close(self, token: str) -> None:
+        RESIDENTS.drop(token)
+        if self._pool is not None:
+            self._pool.shutdown()
+
+
+class Cluster:
+    """The workers of a Dask cluster, reached through a ``distributed.Client``."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self._homes: dict[int, str] = {}
+        self._slices: dict[int, Any] = {}
+
+    def map(self, work: Callable[..., T], combine: Combine[T], runs: Sequence[Run], args: tuple[Any, ...]) -> T:
+        from distributed.client import FutureCancelledError
+        from distributed.comm.core import CommClosedError
+        from distributed.scheduler import KilledWorker
+
+        lost = (FutureCancelledError, CommClosedError, KilledWorker, TimeoutError)
+        for attempt in range(1, CLUSTER_TRIES + 1):
+            try:
+                return self._map(work, combine, runs, args)
+            except lost as error:
+                if attempt == CLUSTER_TRIES:
+                    raise
+                log.warning("the cluster lost a sweep (%s); handing it out again", error)
+                self._slices.clear()
+                time.sleep(attempt)
+        raise AssertionError
+
+    def _map(self, work: Callable[..., T], combine: Combine[T], runs: Sequence[Run], args: tuple[Any, ...]) -> T:
+        client, sweep = self.client, uuid.uuid4().hex[:12]
+        workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
+        if not workers:
+            client.wait_for_workers(1, timeout=60)
+            workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
+        self._homes = share_out(self._homes, [run.index for run in runs], workers)
+        # The orders travel once, as the result of a task: a scattered copy could not be made again if its worker died.
+        shared = client.submit(_hand_over, args, key=f"cehm-orders-{sweep}", pure=False)
+        layer = []
+        for run in runs:
+            home = self._homes[run.index]
+            layer.append(
+                client.submit(
+                    _on_worker,
+                    work,
+                    self._portable(run),
+                    self._slice(run, home),
+                    shared,
+                    key=f"cehm-run-{sweep}-{run.index}",
+                    workers=[home],
+                    allow_other_workers=True,
+                    retries=2,
+                    pure=False,
+                )
+            )
+        while len(layer) > 1:
+            depth = len(layer)
+            layer = [
+                client.submit(combine, layer[i : i + FAN_IN], key=f"cehm-sum-{sweep}-{depth}-{i}", pure=False)
+                for i in range(0, depth, FAN_IN)
+            ]
+        result: T = layer[0].result()
+        return result
+
+    def _portable(self, run: Run) -> Run:
+        """The run without rows held in this process; they travel apart, and once."""
+        return (
+            run
+            if run.labels.source.portable
+            else replace(run, labels=replace(run.labels, source=SliceSource(_NO_ROWS, 0)))
+        )
+
+    def _slice(self, run: Run, home: str) -> Any:
+        if run.labels.source.portable:
+            return None
+        if run.index not in self._slices:
+            rows = np.ascontiguousarray(run.labels.source.read(run.first_row, run.last_row))
+            self._slices[run.index] = self.client.scatter(rows, workers=[home], hash=False)
+        return self._slices[run.index]
+
+    def close(self, token: str) -> None:
+        self._slices.clear()
+        self.client.run(_drop, token)
+
+
+def _drop(token: str) -> None:
+    RESIDENTS.drop(token)
+
+
+def _fold(combine: Combine[T], results: Iterator[T]) -> T:
+    """Combine results a few at a time, so that their tables are not all in memory at once."""
+    total = [next(results)]
+    while group := list(islice(results, FAN_IN - 1)):
+        total = [combine([*total, *group])]
+    return total[0]
+
+
+def _hand_over(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return args
+
+
+def _on_worker(work: Callable[..., T], run: Run, rows: Codes | None, args: tuple[Any, ...]) -> T:
+    if rows is not None:
+        run = replace(run, labels=replace(run.labels, source=SliceSource(rows, run.first_row)))
+    return work(run, *args)
+
+
+def share_out(homes: dict[int, str], runs: Sequence[int], workers: Sequence[str]) -> dict[int, str]:
+    """Give every run a home among the workers, evenly, moving as few as possible from the homes they have.
+
+    >>> share_out({0: "a", 1: "a", 2: "b", 3: "b"}, [0, 1, 2, 3], ["a", "c"])
+    {0: 'a', 1: 'a', 2: 'c', 3: 'c'}
+    """
+    most = -(-len(runs) // len(workers))
+    load = dict.fromkeys(workers, 0)
+    settled: dict[int, str] = {}
+    for run in runs:
+        home = homes.get(run)
+        if home in load and load[home] < most:
+            settled[run] = home
+            load[home] += 1
+    for run in runs:
+        if run not in settled:
+            home = min(load, key=lambda worker: (load[worker], worker))
+            settled[run] = home
+            load[home] += 1
+    return {run: settled[run] for run in runs}
+
+
+@dataclass(eq=False)
 class Engine:
-    """Sweeps over one label matrix.
+    """Sweeps over one label matrix, within a budget.
 
     Parameters
     ----------
     labels : Labels
-    threads : int, default: all cores
-    block_rows : int
-        Rows a kernel sees at a time; changes speed, never a label.
+    budget : Budget
+        Blocks, runs and what may stay in memory; changes speed, never a label.
+    client : distributed.Client, optional
+        Whose workers do the sweeps; default: threads of this process.
     """
 
-    def __init__(self, labels: Labels, *, threads: int | None = None, block_rows: int = BLOCK_ROWS) -> None:
-        self.labels = labels
-        self.threads = threads or len(os.sched_getaffinity(0))
-        n_runs = max(1, min(self.threads * RUNS_PER_THREAD, -(-labels.n_samples // block_rows)))
-        edges = np.linspace(0, labels.n_samples, n_runs + 1).astype(np.int64).tolist()
-        self.runs = [Run(labels, a, b, block_rows) for a, b in pairwise(edges)]
-        self.sweeps = 0
-        self._pool = ThreadPoolExecutor(self.threads) if self.threads > 1 and n_runs > 1 else None
+    labels: Labels
+    budget: Budget
+    client: Any = None
+    sweeps: int = 0
+    """Passes over the labels so far."""
+    looks: int = 0
+    """Passes over what the workers keep, without reading labels."""
+    runs: list[Run] = field(init=False)
 
-    def sweep(self, name: str, work: Callable[..., T], combine: Callable[[Sequence[T]], T], *args: Any) -> T:
-        """Do ``work(run, *args)`` for every run of rows and combine the results."""
-        begin = perf_counter()
-        if self._pool is None:
-            results = [work(run, *args) for run in self.runs]
+    def __post_init__(self) -> None:
+        token = uuid.uuid4().hex
+        edges = self.budget.run_edges
+        self.runs = [Run(self.labels, self.budget, token, i, a, b) for i, (a, b) in enumerate(pairwise(edges))]
+        self._workers: Workers = Threads(self.budget.threads) if self.client is None else Cluster(self.client)
+
+    def sweep(self, name: str, work: Callable[..., T], combine: Combine[T], *args: Any, reads: bool = True) -> T:
+        """Do ``work(run, *args)`` for every run of rows and combine the results.
+
+        ``reads`` says whether the work reads labels; without, it is a look at what the workers keep.
+        """
+        begin = time.perf_counter()
+        result = self._workers.map(work, combine, self.runs, args)
+        if reads:
+            self.sweeps += 1
         else:
-            futures = [self._pool.submit(work, run, *args) for run in self.runs]
-            try:
-                results = [future.result() for future in futures]
-            finally:
-                for future in futures:
-                    future.cancel()
-        self.sweeps += 1
-        log.debug("sweep %d (%s): %.4f s", self.sweeps, name, perf_counter() - begin)
-        return combine(results)
+            self.looks += 1
+        kind = f"sweep {self.sweeps}" if reads else f"look {self.looks}"
+        log.debug("%s (%s): %.4f s", kind, name, time.perf_counter() - begin)
+        return result
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown()
+        self._workers.close(self.runs[0].token)
 
     def __enter__(self) -> "Engine":
         return self

@@ -5,7 +5,9 @@ starts an engine for the labels, runs the stages and keeps what ``predict`` and 
 table C and the members' labels, never anything of size n but the labels and margins themselves.
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -15,11 +17,12 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from cehm_dask import kernels
-from cehm_dask.consensus import Progress, Record, consensus
+from cehm_dask.consensus import Progress
 from cehm_dask.engine import Engine
+from cehm_dask.job import Where, cluster, gather, join
 from cehm_dask.labels import Labels, as_labels, relabel
 from cehm_dask.plan import Params
-from cehm_dask.rounds import weights_of
+from cehm_dask.rounds import Problem, weights_of
 
 
 class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
@@ -27,8 +30,8 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    n_clusters : int
-        Clusters wanted.
+    n_clusters : int, or a sequence of int
+        Clusters wanted. Several values are run side by side, and the one that agrees most with the members is kept.
     variant : {"released", "printed"}, default "released"
         The authors' released program, or the equations as printed in the paper; sets the three knobs below.
     similarity : {"jaccard", "containment"}, optional
@@ -69,6 +72,12 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         Mean NMI with the members.
     member_agreement_ : (n_members, n_members) float64
         NMI between members.
+    cluster_sizes_ : (n_clusters,) int64
+        Samples in each cluster.
+    scan_ : dict of int to float
+        Agreement with the members for every number of clusters that was run.
+    n_clusters_ : int
+        Clusters of the result.
     n_clusters_found_ : int
         Clusters that hold samples.
     n_silent_ : int
@@ -87,7 +96,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        n_clusters: int,
+        n_clusters: int | Sequence[int],
         variant: str = "released",
         similarity: str | None = None,
         belonging: str | None = None,
@@ -109,36 +118,67 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.max_iter = max_iter
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None, *, record: Record | None = None, progress: Progress | None = None) -> Self:
-        """Compute the consensus of base labels.
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        output: str | os.PathLike[str] | None = None,
+        overwrite: bool = False,
+        memory: str | int | None = None,
+        client: Any = None,
+        record: Callable[[int, str, int, NDArray[np.int16]], None] | None = None,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Compute the consensus of base labels. Nothing but ``X`` changes a label.
 
         Parameters
         ----------
-        X : (n_samples, n_members) integers, dask array, data frame, or list of columns
-            Base labels, -1 where a member says nothing about a sample.
+        X : (n_samples, n_members) integers, dask array, data frame, list of columns, file, or ensemble.zarr
+            Base labels, -1 where a member says nothing about a sample. A store (path or URL) is read block by block.
         y : ignored
+        output : path or URL, optional
+            Of a consensus.zarr to write. Every round ends in a checkpoint there; the same call after an interruption
+            goes on from it. ``labels_`` and ``margin_`` are then Zarr arrays, read when indexed.
+        overwrite : bool
+            Replace an output that exists.
+        memory : str or int, optional
+            What a process may take in all, such as "2GiB"; default: a share of what is free.
+        client : distributed.Client, optional
+            Whose workers do the sweeps; default: threads of this process.
         record : callable (restart, stage, round, assignment), optional
             Gets every assignment on the way: after the start, each diffusion and each adjustion round.
         progress : callable (Event), optional
             Gets a small record of every finished round.
         """
-        params = self._params()
+        ks = (self.n_clusters,) if isinstance(self.n_clusters, int | np.integer) else tuple(self.n_clusters)
+        params = self._params(ks[0] if ks else 0)
         labels = as_labels(X)
-        rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
-        with Engine(labels) as engine:
-            result = consensus(engine, params, rng, record=record, progress=progress)
-        self.labels_ = result.labels
-        self.margin_ = result.margin
-        self.medoids_ = result.medoids
-        self.counts_ = result.counts
-        self.loss_history_ = result.loss_history
-        self.growth_ = result.growth
-        self.n_rounds_ = result.n_rounds
-        self.agreement_ = result.agreement
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        where = Where(
+            memory=memory,
+            client=client,
+            output=None if output is None else os.fspath(output),
+            overwrite=overwrite,
+        )
+        follow = None if record is None else partial(_recorded, record)
+        outcome = cluster(labels, params, seed, where, ks=ks, record=follow, progress=progress)
+        result, problem = outcome.consensus, outcome.consensus.chosen.problem
+        self.labels_ = outcome.labels
+        self.margin_ = outcome.margin
+        self.cluster_sizes_ = outcome.sizes
+        self.medoids_ = problem.medoids
+        self.counts_ = problem.counts
+        self.loss_history_ = np.asarray(problem.losses)
+        self.growth_ = tuple(problem.growth)
+        self.n_rounds_ = problem.round
+        self.agreement_ = result.chosen.agreement
+        self.scan_ = {s.problem.params.n_clusters: s.agreement for s in result.solutions}
         self.member_agreement_ = result.member_agreement
-        self.n_clusters_found_ = result.n_clusters_found
+        self.n_clusters_ = problem.params.n_clusters
+        self.n_clusters_found_ = result.chosen.n_clusters_found
         self.n_silent_ = result.hyperedges.n_silent
-        self.n_sweeps_ = result.sweeps
+        self.n_sweeps_ = outcome.sweeps
         self.n_features_in_ = labels.n_members
         self._sizes = result.hyperedges.sizes
         self._values = labels.values_of(result.hyperedges.slots)
@@ -168,18 +208,25 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         total = degrees.sum(axis=1, keepdims=True)
         return np.where(total > 0, degrees / np.where(total > 0, total, 1.0), 1.0 / weights.shape[1])
 
-    def _params(self) -> Params:
-        names = ("n_clusters", "variant", "similarity", "belonging", "schedule", "restarts", "choose", "init")
-        return Params(**{name: getattr(self, name) for name in names}, max_iter=self.max_iter)
+    def _params(self, n_clusters: int) -> Params:
+        names = ("variant", "similarity", "belonging", "schedule", "restarts", "choose", "init", "max_iter")
+        return Params(n_clusters, **{name: getattr(self, name) for name in names})
 
     def _known(self, X: Any) -> tuple[Labels, NDArray[np.float64]]:
         """New base labels in the fitted members' terms, and W with a zero row for what they do not know."""
         check_is_fitted(self)
         labels = relabel(X, self._values)
-        belonging = self._params().belonging
+        belonging = self._params(self.n_clusters_).belonging
         assert belonging is not None
         weights = np.zeros((labels.n_slots, self.counts_.shape[1]))
         known = np.ones(labels.n_slots, bool)
         known[labels.offsets.astype(np.intp)] = False
         weights[known] = weights_of(self.counts_, self._sizes, belonging)
         return labels, weights
+
+
+def _recorded(
+    record: Callable[[int, str, int, NDArray[np.int16]], None], problem: Problem, stage: str, engine: Engine
+) -> None:
+    assignment, _ = engine.sweep("record", gather, join, problem.last_order(), reads=not engine.budget.keep_state)
+    record(problem.number, stage, problem.round, assignment)

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask import kernels
-from cehm_dask.engine import Engine
+from cehm_dask.engine import Engine, Run
+from cehm_dask.labels import Labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +59,7 @@ class Hyperedges:
 Tally = tuple[NDArray[Any], int]
 
 
-def _count(run: Any) -> Tally:
+def _count(run: Run) -> Tally:
     table = np.zeros((run.n_slots, run.n_slots), np.int32)
     silent = 0
     for block in run.blocks():
@@ -69,24 +70,26 @@ def _count(run: Any) -> Tally:
 
 
 def _add(tallies: Sequence[Tally]) -> Tally:
+    # int32 holds the counts of one run; the sum may exceed it.
     total = tallies[0][0].astype(np.int64)
     for table, _ in tallies[1:]:
         total += table
     return total, sum(silent for _, silent in tallies)
 
 
-def intersections(engine: Engine) -> Hyperedges:
-    """Count all intersections of hyperedges in one sweep."""
-    labels = engine.labels
+def intersections(engine: Engine) -> tuple[NDArray[np.int64], int]:
+    """Count all intersections of slots in one sweep: the table I = HᵀH, and the number of silent rows."""
     upper, n_silent = engine.sweep("intersections", _count, _add)
-    table = upper + np.triu(upper, 1).T
+    return upper + np.triu(upper, 1).T, n_silent
+
+
+def hyperedges_of(labels: Labels, table: NDArray[np.int64], n_silent: int) -> Hyperedges:
+    """The slots that turned out to be hyperedges, with their part of the table."""
     member_of_slot = np.repeat(np.arange(labels.n_members), labels.widths)
     occupied = table.diagonal() > 0
     if labels.silent:
         occupied[labels.offsets.astype(np.intp)] = False
     slots = np.flatnonzero(occupied)
-    for run in engine.runs:
-        run.silent_rows = n_silent > 0
     return Hyperedges(
         slots,
         member_of_slot[slots],

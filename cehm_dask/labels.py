@@ -1,10 +1,11 @@
 """Base labels in any accepted form → checked blocks of codes.
 
 First room of the flow: whatever the user brings (numpy array, dask array, pandas or polars frame, list of
-columns) is checked once, before any sweep, and read from then on as blocks of small unsigned codes that the
-kernels use as sparse-matrix indices. Where the user's array already is that, nothing is copied.
+columns, file, ensemble.zarr) is checked once, before any sweep, and read from then on as blocks of small unsigned
+codes that the kernels use as sparse-matrix indices. Where the user's array already is that, nothing is copied.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +14,9 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from cehm_dask.plan import Shape
+from cehm_dask.store import is_store, open_ensemble
 
 Codes = NDArray[np.unsignedinteger[Any]]
 
@@ -25,6 +29,11 @@ _SCAN_ROWS = 1 << 16
 class Source(Protocol):
     """Where blocks of codes come from; small to send, safe to read from many threads."""
 
+    @property
+    def portable(self) -> bool:
+        """Whether it can be sent as it is, because the rows lie elsewhere."""
+        ...
+
     def read(self, start: int, stop: int) -> Codes:
         """Codes of the rows start to stop, one column a member."""
         ...
@@ -35,9 +44,22 @@ class ArraySource:
     """Codes held in memory."""
 
     codes: Codes
+    portable = False
 
     def read(self, start: int, stop: int) -> Codes:
         return self.codes[start:stop]
+
+
+@dataclass(frozen=True, eq=False)
+class SliceSource:
+    """Some rows of the codes, where they were sent to."""
+
+    codes: Codes
+    first_row: int
+    portable = False
+
+    def read(self, start: int, stop: int) -> Codes:
+        return self.codes[start - self.first_row : stop - self.first_row]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +77,19 @@ class Labels:
     names: tuple[str, ...]
     values: tuple[NDArray[Any], ...] | None = None
     """The user's label behind each code of each member; None: the code itself, less 1 if silent."""
+    read_rows: int | None = None
+    """Rows that a store gives in one go; None: any, at no cost."""
+    align_rows: int = 1
+    """Rows of a shard, where there are shards."""
+    itemsize: int = 1
+    fingerprint: str = ""
+    """Of an ensemble.zarr; what a resumed run must find unchanged."""
+
+    @property
+    def shape(self) -> Shape:
+        """What the budget needs to know."""
+        row_bytes = self.n_members * self.itemsize
+        return Shape(self.n_samples, row_bytes, self.n_slots, self.read_rows, self.align_rows)
 
     @property
     def n_members(self) -> int:
@@ -90,6 +125,8 @@ def as_labels(base_labels: Any) -> Labels:
     """
     if isinstance(base_labels, Labels):
         return base_labels
+    if is_store(base_labels):
+        return _from_store(os.fspath(base_labels))
     if isinstance(base_labels, str | Path):
         base_labels = _read_file(Path(base_labels))
     if hasattr(base_labels, "columns"):
@@ -99,6 +136,22 @@ def as_labels(base_labels: Any) -> Labels:
     if hasattr(base_labels, "dask") and hasattr(base_labels, "compute"):
         base_labels = base_labels.compute()
     return _from_array(np.asarray(base_labels))
+
+
+def _from_store(url: str) -> Labels:
+    ensemble = open_ensemble(url)
+    return Labels(
+        ensemble,
+        ensemble.n_samples,
+        ensemble.widths,
+        True,
+        ensemble.names,
+        ensemble.values,
+        read_rows=ensemble.chunk_rows,
+        align_rows=ensemble.shard_rows,
+        itemsize=ensemble.itemsize,
+        fingerprint=ensemble.fingerprint,
+    )
 
 
 def _read_file(path: Path) -> Any:
@@ -134,34 +187,54 @@ def _from_frame(frame: Any) -> Labels:
     names = tuple(str(name) for name in frame.columns)
     if not names:
         raise ValueError("n_members=0: the data frame has no columns; give one column of labels a member")
-    encoded = [_from_series(frame[label], name) for label, name in zip(frame.columns, names, strict=True)]
+    encoded = [encode_column(frame[label], name) for label, name in zip(frame.columns, names, strict=True)]
     return _encode_ranked(np.stack([ranks for _, ranks in encoded], axis=1), [known for known, _ in encoded], names)
 
 
-def _from_series(series: Any, name: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The labels of one column of a frame, ascending, and each row's rank among them (-1 = says nothing)."""
-    raw = np.asarray(series.to_numpy())
-    if raw.dtype.kind == "f" and str(series.dtype).lower() == "float64":
-        # A plain float column cannot tell a missing label from a broken number: it is held to the array's rule.
-        spoken = np.ones(raw.size, bool)
-    else:
-        spoken = ~np.asarray(series.is_null() if hasattr(series, "is_null") else series.isna(), bool)
+def encode_column(column: Any, name: str, first_row: int = 0) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The labels of one member, ascending, and each row's rank among them (-1 = says nothing).
+
+    Parameters
+    ----------
+    column : array, or column of a pandas or polars frame
+        Text and categories are labels too there, and nulls mean "says nothing".
+    name : str
+        The member, for errors.
+    first_row : int
+        Row number of the first entry, for errors.
+    """
+    raw = np.asarray(column.to_numpy() if hasattr(column, "to_numpy") else column)
+    spoken = np.ones(raw.size, bool)
+    # A plain float column cannot tell a missing label from a broken number: it is held to the array's rule.
+    if hasattr(column, "to_numpy") and not (raw.dtype.kind == "f" and str(column.dtype).lower() == "float64"):
+        spoken = ~np.asarray(column.is_null() if hasattr(column, "is_null") else column.isna(), bool)
     said = raw[spoken]
     if said.dtype.kind == "O" and all(isinstance(item, int | np.integer) for item in said):
         said = said.astype(np.int64)
     if said.dtype.kind in "iuf":
-        said = _whole(said[:, None], (name,))
+        said = _whole(said[:, None], (name,), first_row)
         if said.size and said.min() < -1:
-            _refuse_negative(said, (name,))
+            _refuse_negative(said, (name,), first_row)
         said = said[:, 0]
         spoken[spoken] = said >= 0
         said = said[said >= 0]
     else:
         said = said.astype(np.str_)
-    known, ranks = np.unique(said, return_inverse=True)
+    known, ranks = _distinct(said)
     full = np.full(raw.size, -1, np.int64)
     full[spoken] = ranks
     return known, full
+
+
+def _distinct(said: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Like numpy.unique with the inverse, without sorting where labels are small numbers."""
+    if said.dtype.kind == "U" or not said.size or int(said.max()) > 16 * said.size + 1024:
+        known, ranks = np.unique(said, return_inverse=True)
+        return known, ranks.astype(np.int64)
+    known = np.flatnonzero(np.bincount(said.astype(np.int64)))
+    places = np.zeros(int(known[-1]) + 1, np.int64)
+    places[known] = np.arange(len(known))
+    return known, places[said]
 
 
 def _from_array(array: NDArray[Any]) -> Labels:
@@ -175,11 +248,8 @@ def _from_array(array: NDArray[Any]) -> Labels:
         raise ValueError("n_members=0: base labels need at least one column")
     if n_samples == 0:
         raise ValueError("n_samples=0: base labels need at least one row")
-    _refuse_type(array.dtype)
     names = tuple(str(j) for j in range(n_members))
-    if array.dtype == np.bool_:
-        array = array.view(np.uint8)
-    array = _whole(array, names)
+    array = _whole(read_number_block(array), names)
     low, high = _extremes(array)
     if low.min() < -1:
         _refuse_negative(array, names)
@@ -192,7 +262,13 @@ def _from_array(array: NDArray[Any]) -> Labels:
     widths = tuple(int(top) + 1 + int(silent) for top in high)
     ready = not silent and array.dtype.kind == "u" and array.dtype.itemsize <= 4 and array.flags.c_contiguous
     codes = array if ready else _shifted(array, int(silent), max(widths))
-    return Labels(ArraySource(codes), n_samples, widths, silent, names)
+    return Labels(ArraySource(codes), n_samples, widths, silent, names, itemsize=codes.dtype.itemsize)
+
+
+def read_number_block(block: NDArray[Any]) -> NDArray[Any]:
+    """A block of an array of labels: of a type that can hold labels, or refused."""
+    _refuse_type(block.dtype)
+    return block.view(np.uint8) if block.dtype == np.bool_ else block
 
 
 def _refuse_type(dtype: np.dtype[Any]) -> None:
@@ -203,7 +279,7 @@ def _refuse_type(dtype: np.dtype[Any]) -> None:
         )
 
 
-def _whole(array: NDArray[Any], names: Sequence[str]) -> NDArray[Any]:
+def _whole(array: NDArray[Any], names: Sequence[str], first_row: int = 0) -> NDArray[Any]:
     """Floats that are whole numbers become integers; anything else is named by row and member."""
     if array.dtype.kind != "f":
         return array
@@ -214,7 +290,7 @@ def _whole(array: NDArray[Any], names: Sequence[str]) -> NDArray[Any]:
         if wrong.any():
             row, member = np.argwhere(wrong)[0]
             raise ValueError(
-                f"base labels hold {part[row, member]} at row {start + row}, member {names[member]}: "
+                f"base labels hold {part[row, member]} at row {first_row + start + row}, member {names[member]}: "
                 "labels are whole numbers, and -1 where a member says nothing"
             )
         out[start : start + _SCAN_ROWS] = part
@@ -230,14 +306,14 @@ def _extremes(array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     return low.astype(object), high.astype(object)
 
 
-def _refuse_negative(array: NDArray[Any], names: Sequence[str]) -> None:
+def _refuse_negative(array: NDArray[Any], names: Sequence[str], first_row: int = 0) -> None:
     for start in range(0, len(array), _SCAN_ROWS):
         wrong = np.argwhere(array[start : start + _SCAN_ROWS] < -1)
         if len(wrong):
             row, member = wrong[0]
             raise ValueError(
-                f"base labels hold {array[start + row, member]} at row {start + row}, member {names[member]}: "
-                "labels start at 0, and only -1 (says nothing) is allowed below"
+                f"base labels hold {array[start + row, member]} at row {first_row + start + row}, "
+                f"member {names[member]}: labels start at 0, and only -1 (says nothing) is allowed below"
             )
 
 
@@ -263,7 +339,8 @@ def _encode_ranked(ranked: NDArray[np.int64], values: Sequence[NDArray[Any]], na
     if len(ranked) == 0:
         raise ValueError("n_samples=0: base labels need at least one row")
     widths = tuple(len(known) + 1 for known in values)
-    return Labels(ArraySource(_shifted(ranked, 1, max(widths))), len(ranked), widths, True, names, tuple(values))
+    codes = _shifted(ranked, 1, max(widths))
+    return Labels(ArraySource(codes), len(ranked), widths, True, names, tuple(values), itemsize=codes.dtype.itemsize)
 
 
 def relabel(base_labels: Any, values: Sequence[NDArray[Any]]) -> Labels:

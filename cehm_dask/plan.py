@@ -1,11 +1,12 @@
-"""Parameters of a consensus: names, ranges and what the two variants set. Pure arithmetic.
+"""Parameters and budget: what is computed, in which blocks, with how many bytes. Pure arithmetic.
 
 Stands beside the kernels, below the engine: everything above reads its choices from here, so the estimator,
-the command and a recipe accept and refuse the same things with the same words.
+the command and a recipe accept and refuse the same things with the same words, and a run that cannot fit is
+refused before the first byte is read.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import ceil, isqrt
 from typing import Any
 
@@ -27,6 +28,25 @@ CHOICES = {
 
 MAX_CLUSTERS = int(np.iinfo(np.int16).max)
 """Assignments are kept as int16: two bytes a sample."""
+
+BLOCK_ROWS = 1 << 15
+"""Rows a kernel sees: a block of thirty members, its margins and winners fit the second-level cache."""
+
+STATE_BYTES = 2 + 2 + 8
+"""Bytes a sample and problem that assignment, winner and margin take."""
+
+RUNS_PER_THREAD = 8
+"""Enough to even out threads that are held up, few enough that summing their tables costs nothing."""
+
+RUN_ROWS = 1 << 17
+"""A run is not split below this many rows: a shorter task costs more to hand out than it saves."""
+
+CODE_BYTES = 192 << 20
+"""Compiled kernels and libraries that a process loads when it starts to work."""
+
+
+class BudgetError(ValueError):
+    """What is asked for does not fit the memory allowed."""
 
 
 @dataclass(frozen=True)
@@ -99,3 +119,149 @@ def next_target(schedule: str, n: int, k: int, assigned: int, assigned_at_start:
     else:
         step = max(ceil((n - assigned) / k), isqrt(n - 1) + 1)
     return min(n, assigned + step)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the budget needs to know of a label matrix."""
+
+    n_samples: int
+    row_bytes: int
+    """Bytes of one row of labels as it is read."""
+    n_slots: int
+    read_rows: int | None
+    """Rows read in one go from a store; None for an array in memory."""
+    align_rows: int
+    """Runs begin at multiples of this, so that each writes whole shards."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Blocks, runs and bytes of a consensus, settled before the first sweep.
+
+    ``terms`` are the bytes of one process by what they are for; they add up to ``projected``.
+    """
+
+    allowed: int
+    terms: Mapping[str, int] = field(hash=False)
+    threads: int
+    block_rows: int
+    run_edges: tuple[int, ...]
+    keep_state: bool
+    keep_labels: bool
+    state_bytes_a_row: int
+    label_bytes_a_row: int
+
+    @property
+    def projected(self) -> int:
+        return sum(self.terms.values())
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of labels and assignments that one process may keep between sweeps."""
+        return self.terms["kept assignments"] + self.terms["kept labels"]
+
+
+def make_budget(
+    shape: Shape,
+    clusters: Sequence[int],
+    *,
+    allowed: int,
+    taken: int = 0,
+    processes: int = 1,
+    threads: int = 1,
+    returned: bool = True,
+    block_rows: int | None = None,
+) -> Budget:
+    """Settle blocks and runs for problems with the given numbers of clusters, and what may stay in memory.
+
+    Parameters
+    ----------
+    shape : Shape
+    clusters : sequence of int
+        k of every problem that runs side by side.
+    allowed, taken : int
+        Bytes a process may take in all, and takes already.
+    processes, threads : int
+        Processes that work, and threads of each.
+    returned : bool
+        Whether labels and margins come back as arrays in this process.
+    block_rows : int, optional
+        Rows a kernel sees.
+    """
+    if block_rows is None:
+        block_rows = min(shape.read_rows or BLOCK_ROWS, max(1024, 4 * BLOCK_ROWS // len(clusters)), shape.n_samples)
+    block_rows = max(1, min(block_rows, shape.n_samples))
+    columns = sum(-(-k // 4) * 4 for k in clusters)
+    state = STATE_BYTES * len(clusters)
+    read_rows = shape.read_rows or 0
+    share = -(-shape.n_samples // processes)
+    terms = {
+        "this process": taken,
+        "code to be loaded": CODE_BYTES,
+        # a count a thread and a few to be added, their sum, its mirror image and the solver's table of dissimilarities
+        "intersections": (4 * (threads + 8) + 40) * shape.n_slots**2,
+        # W of this round and the last, and the change of C a thread
+        "weights and counts": 8 * shape.n_slots * columns * (4 + 2 * threads),
+        "label blocks": 2 * threads * read_rows * shape.row_bytes,
+        "margins of blocks": 3 * threads * block_rows * state,
+        "result": (2 + 8) * 2 * shape.n_samples if returned else 0,
+        "kept assignments": 0,
+        "kept labels": 0,
+    }
+    needed = sum(terms.values())
+    if needed > allowed:
+        largest = max((name for name in terms if name != "this process"), key=terms.__getitem__)
+        raise BudgetError(
+            f"memory={format_bytes(allowed)} allowed < {format_bytes(needed)} projected, most of it for {largest} "
+            f"({format_bytes(terms[largest])}; this process takes {format_bytes(taken)} already): "
+            "allow more memory, or use fewer base clusters, restarts or values of k"
+        )
+    keep_state = needed + share * state <= allowed
+    if keep_state:
+        terms["kept assignments"] = share * state
+        needed += share * state
+    keep_labels = shape.read_rows is not None and needed + share * shape.row_bytes <= allowed
+    if keep_labels:
+        terms["kept labels"] = share * shape.row_bytes
+    return Budget(
+        allowed=allowed,
+        terms=terms,
+        threads=threads,
+        block_rows=block_rows,
+        run_edges=_run_edges(shape, processes * threads, block_rows),
+        keep_state=keep_state,
+        keep_labels=keep_labels,
+        state_bytes_a_row=state,
+        label_bytes_a_row=shape.row_bytes,
+    )
+
+
+def _run_edges(shape: Shape, threads: int, block_rows: int) -> tuple[int, ...]:
+    """First rows of the runs and the end: even, aligned, not too short."""
+    unit = shape.align_rows if shape.align_rows > 1 else min(block_rows, RUN_ROWS)
+    units = -(-shape.n_samples // unit)
+    shortest = max(1, min(RUN_ROWS, BLOCK_ROWS if block_rows >= BLOCK_ROWS else block_rows) // unit)
+    n_runs = max(1, min(threads * RUNS_PER_THREAD, units // shortest or 1))
+    edges = (min(shape.n_samples, unit * (units * i // n_runs)) for i in range(n_runs + 1))
+    return tuple(dict.fromkeys(edges))
+
+
+def format_bytes(size: float) -> str:
+    """A size for people.
+
+    >>> format_bytes(2_500_000_000)
+    '2.33 GiB'
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            break
+        size /= 1024
+    return f"{size:.0f} B" if unit == "B" else f"{size:.3g} {unit}"
+
+
+def expected_sweeps(params: Params, keep_state: bool) -> tuple[int, int]:
+    """Passes over the labels, at least and typically at most: intersections, start, diffusion, adjustion, result."""
+    looks = 0 if keep_state else 1
+    diffusion = params.n_clusters * (2 + looks)
+    return 4, 2 + diffusion + 12 + looks

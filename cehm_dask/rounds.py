@@ -8,14 +8,17 @@ A block's assignment is a pure function of (label block, W, cut). What a worker 
 every order carries what is needed to rebuild it.
 """
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask import kernels
+from cehm_dask.engine import Block, Run
 from cehm_dask.intersections import Hyperedges
 from cehm_dask.plan import Params
 
@@ -99,24 +102,26 @@ class Answer:
     assigned: int = 0
     moved: int = 0
 
-    def add(self, other: "Answer") -> None:
-        if self.histogram is not None and other.histogram is not None:
-            self.histogram += other.histogram
+    def __add__(self, other: "Answer") -> "Answer":
+        keys = None
         if self.keys is not None and other.keys is not None:
-            self.keys = np.concatenate((self.keys, other.keys))
-        if self.delta is not None and other.delta is not None:
-            self.delta += other.delta
-        self.assigned += other.assigned
-        self.moved += other.moved
+            keys = np.concatenate((self.keys, other.keys))
+        return Answer(
+            _sum(self.histogram, other.histogram),
+            keys,
+            _sum(self.delta, other.delta),
+            self.assigned + other.assigned,
+            self.moved + other.moved,
+        )
+
+
+def _sum(one: Int | None, other: Int | None) -> Int | None:
+    return None if one is None or other is None else one + other
 
 
 def combine(answers: Sequence[list[Answer]]) -> list[Answer]:
-    """Sum the answers of several runs of rows, order by order."""
-    totals = answers[0]
-    for others in answers[1:]:
-        for total, other in zip(totals, others, strict=True):
-            total.add(other)
-    return totals
+    """Sum the answers of several runs of rows, order by order; the answers themselves stay as they are."""
+    return [reduce(operator.add, of_order) for of_order in zip(*answers, strict=True)]
 
 
 class State:
@@ -128,10 +133,6 @@ class State:
         self.margin = np.empty(rows, np.float64)
         self.assigned_round = -1
         self.belonging_round = -1
-
-
-STATE_BYTES = 2 + 2 + 8
-"""Bytes a sample and problem that a State takes."""
 
 
 class Stack:
@@ -156,26 +157,30 @@ class Stack:
                 state.margin[rows] = one_margin
 
 
-def advance(run: Any, orders: Sequence[Order]) -> list[Answer]:
-    """Carry out the orders of all problems on one run of rows; each label block is read once."""
+def advance(run: Run, orders: Sequence[Order]) -> list[Answer]:
+    """Carry out the orders of all problems on one run of rows; each label block is read once, if at all."""
     answers = [_blank(order, run.n_slots) for order in orders]
-    if not run.keep_state:
+    resident = run.resident
+    if not resident.keep_state:
+        stack = Plan(orders, [State(0) for _ in orders])
         for block in run.blocks():
-            states = [State(len(block.codes)) for _ in orders]
-            _advance_block(block, slice(None), run, orders, states, answers, Plan(orders, states))
+            _advance_block(block, slice(None), run, orders, [State(block.n_rows) for _ in orders], answers, stack)
         return answers
-    states = [run.states.get(order.problem) or State(run.n_rows) for order in orders]
+    states = [resident.states.get(order.problem) or State(run.n_rows) for order in orders]
     plan = Plan(orders, states)
     for order, state in zip(orders, states, strict=True):
-        run.states[order.problem] = state
+        resident.states[order.problem] = state
         state.assigned_round = state.belonging_round = -1  # valid again only when every block went through
     for block in run.blocks():
-        rows = slice(block.first_row - run.first_row, block.first_row - run.first_row + len(block.codes))
-        _advance_block(block, rows, run, orders, states, answers, plan)
+        _advance_block(block, _rows(run, block), run, orders, states, answers, plan)
     for order, state in zip(orders, states, strict=True):
         state.belonging_round = order.round
         state.assigned_round = order.round if order.cut is not None else order.round - 1
     return answers
+
+
+def _rows(run: Run, block: Block) -> slice:
+    return slice(block.first_row - run.first_row, block.first_row - run.first_row + block.n_rows)
 
 
 class Plan:
@@ -209,28 +214,28 @@ def _blank(order: Order, n_slots: int) -> Answer:
 
 
 def _advance_block(
-    block: Any,
+    block: Block,
     rows: slice,
-    run: Any,
+    run: Run,
     orders: Sequence[Order],
     states: Sequence[State],
     answers: Sequence[Answer],
     plan: Plan,
 ) -> None:
-    codes, offsets = block.codes, run.offsets
+    offsets = run.offsets
     if plan.reset:
         start: Any = kernels.UNASSIGNED
         if run.silent_rows:
-            start = np.where(codes.any(axis=1), kernels.UNASSIGNED, kernels.SILENT)
+            start = np.where(block.codes.any(axis=1), kernels.UNASSIGNED, kernels.SILENT)
         for i in plan.reset:
             states[i].assignment[rows] = start
     if plan.past is not None:
-        plan.past.belonging(codes, offsets, [states[i] for i in plan.rebuild], rows)
+        plan.past.belonging(block.codes, offsets, [states[i] for i in plan.rebuild], rows)
         for i in plan.rebuild:
             scratch = np.zeros((run.n_slots, orders[i].clusters), np.int64)
             _apply(block, rows, offsets, states[i], orders[i].previous[1], scratch)  # type: ignore[index]
     if plan.present is not None:
-        plan.present.belonging(codes, offsets, [states[i] for i in plan.belong], rows)
+        plan.present.belonging(block.codes, offsets, [states[i] for i in plan.belong], rows)
     for order, state, answer in zip(orders, states, answers, strict=True):
         if order.floor is not None or order.window is not None:
             keys = state.margin[rows].view(np.uint64)
@@ -244,7 +249,7 @@ def _advance_block(
 
 
 def _apply(
-    block: Any, rows: slice, offsets: NDArray[np.uint64], state: State, cut: Cut, delta: Int | None
+    block: Block, rows: slice, offsets: NDArray[np.uint64], state: State, cut: Cut, delta: Int | None
 ) -> tuple[int, int]:
     keys = state.margin[rows].view(np.uint64)
     assigned, moved = kernels.assign(
@@ -274,17 +279,23 @@ def _look(order: Order, keys: Keys, first_row: int, answer: Answer) -> None:
         kernels.tally(inside, np.uint64(window.low), np.uint64(window.shift), answer.histogram)
 
 
-def harvest(run: Any, order: Order) -> tuple[NDArray[np.int16], NDArray[np.float64]]:
-    """The assignment that ``order.cut`` made in its round, and the margins behind it; silent rows: -1 and 0."""
-    state = run.states.get(order.problem)
-    if state is None or not state.assigned_round == state.belonging_round == order.round:
-        state = State(run.n_rows)
-        plan = Plan([order], [state])
-        for block in run.blocks():
-            rows = slice(block.first_row - run.first_row, block.first_row - run.first_row + len(block.codes))
+def harvest_blocks(run: Run, order: Order) -> Iterator[tuple[int, NDArray[np.int16], NDArray[np.float64]]]:
+    """First row of each block, the assignment that ``order.cut`` made in its round, and the margins behind it.
+
+    Silent rows have -1 and 0.
+    """
+    kept = run.resident.states.get(order.problem)
+    if kept is not None and not kept.assigned_round == kept.belonging_round == order.round:
+        kept = None
+    plan = Plan([order], [State(0)])
+    for block in run.blocks():
+        rows, state = _rows(run, block), kept
+        if state is None:
+            rows, state = slice(None), State(block.n_rows)
             _advance_block(block, rows, run, [order], [state], [_blank(order, run.n_slots)], plan)
-    silent = state.assignment == kernels.SILENT
-    return np.where(silent, np.int16(-1), state.assignment), np.where(silent, 0.0, state.margin)
+        silent = state.assignment[rows] == kernels.SILENT
+        labels = np.where(silent, np.int16(kernels.UNASSIGNED), state.assignment[rows])
+        yield block.first_row, labels, np.where(silent, 0.0, state.margin[rows])
 
 
 def weights_of(counts: Int, sizes: Int, belonging: str) -> NDArray[np.float64]:
@@ -304,19 +315,40 @@ class Problem:
     hyperedges: Hyperedges
     medoids: NDArray[np.intp]
     counts: Int = field(init=False)
+    """C of the assignment reached."""
+    counts_before: Int = field(init=False)
+    """C of the round before, from which the assignment reached can be made again."""
+    cut: Cut = EVERY_ROW
+    """Cut of the assignment reached."""
     assigned: int = 0
     moved: int = 0
     round: int = 0
     """Number of the assignment reached; 0 = nothing assigned."""
-    stage: str = "start"
     losses: list[float] = field(default_factory=list)
     growth: list[int] = field(default_factory=list)
+    """Samples assigned after the start and after each diffusion round."""
     converged: bool = False
-    previous: tuple[NDArray[np.float64], Cut] | None = None
     weights: NDArray[np.float64] | None = None
+    """W of the round to come, padded; set by the stage."""
+    previous: tuple[NDArray[np.float64], Cut] | None = None
 
     def __post_init__(self) -> None:
         self.counts = np.zeros((self.hyperedges.n_hyperedges, self.params.n_clusters), np.int64)
+        self.counts_before = self.counts
+
+    @property
+    def stage(self) -> str:
+        """The stage of the round to come."""
+        if self.round == 0:
+            return "start"
+        return "diffusion" if self.assigned < self.hyperedges.n_speaking else "adjustion"
+
+    @property
+    def indicator(self) -> NDArray[np.float64]:
+        """W of the start: which hyperedge is which medoid."""
+        table = np.zeros(self.counts.shape)
+        table[self.medoids, np.arange(len(self.medoids))] = 1.0
+        return table
 
     def belonging_weights(self) -> NDArray[np.float64]:
         """W from the counts reached."""
@@ -336,8 +368,9 @@ class Problem:
         """The blocks have assigned by ``cut``: the round is over."""
         assert answer.delta is not None
         assert self.weights is not None
-        self.counts += answer.delta[self.hyperedges.slots]
-        self.assigned, self.moved = answer.assigned, answer.moved
+        self.counts_before = self.counts
+        self.counts = self.counts + answer.delta[self.hyperedges.slots]
+        self.assigned, self.moved, self.cut = answer.assigned, answer.moved, cut
         self.previous = (self.weights, cut)
         self.round += 1
 
@@ -346,3 +379,21 @@ class Problem:
         assert self.previous is not None
         weights, cut = self.previous
         return Order(self.number, self.params.n_clusters, self.round, weights, None, cut=cut)
+
+    def save(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Everything a resumed run needs: small arrays and plain facts, whatever n is."""
+        arrays = {"medoids": self.medoids, "counts": self.counts, "counts_before": self.counts_before}
+        names = ("assigned", "moved", "round", "losses", "growth", "converged")
+        return arrays, {"cut": [self.cut.key, self.cut.last_row], **{name: getattr(self, name) for name in names}}
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
+        """Take up what :meth:`save` gave."""
+        self.medoids = arrays["medoids"]
+        for name in ("assigned", "moved", "round", "losses", "growth", "converged"):
+            setattr(self, name, facts[name])
+        self.cut = Cut(*facts["cut"])
+        self.counts = arrays["counts_before"]
+        self.set_weights(self.indicator if self.round == 1 else self.belonging_weights())
+        assert self.weights is not None
+        self.previous = (self.weights, self.cut)
+        self.counts_before, self.counts = self.counts, arrays["counts"]

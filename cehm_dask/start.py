@@ -6,17 +6,12 @@ it. With the medoids' indicator as weights, that is a lead of exactly 1 over eve
 
 from collections.abc import Generator
 
-import numpy as np
-
 from cehm_dask.rounds import EVERY_ROW, Answer, Cut, Order, Problem, key_of
 
 
 def start(problem: Problem) -> Generator[Order, Answer, None]:
     """Assign the samples that exactly one medoid contains."""
-    problem.stage = "start"
-    indicator = np.zeros(problem.counts.shape)
-    indicator[problem.medoids, np.arange(len(problem.medoids))] = 1.0
-    problem.set_weights(indicator)
+    problem.set_weights(problem.indicator)
     cut = Cut(key_of(1.0), EVERY_ROW.last_row)
     answer = yield problem.order(cut=cut)
     problem.accept(answer, cut)

@@ -4,6 +4,8 @@ Feeds tests, benchmarks and people who want to try scale before they have the da
 own seed, so an ensemble is the same whatever the order, the number of workers or the share of it that is made.
 """
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.labels import Codes
+from cehm_dask.store import create_ensemble
 
 BLOCK_ROWS = 1 << 16
 """Rows drawn from one seed."""
@@ -53,10 +56,6 @@ class Synth:
         """Of the codes, with code 0 for "says nothing"."""
         return np.dtype(np.min_scalar_type(self.k_max))
 
-    @property
-    def n_blocks(self) -> int:
-        return -(-self.n_samples // BLOCK_ROWS)
-
     def block(self, number: int) -> tuple[Codes, NDArray[np.int16]]:
         """Codes (0 = says nothing, else label + 1) and true classes of one block of rows."""
         rows = min(BLOCK_ROWS, self.n_samples - number * BLOCK_ROWS)
@@ -75,10 +74,44 @@ class Synth:
             codes[:, j] = label
         return codes, truth
 
+    def rows(self, start: int, stop: int) -> tuple[Codes, NDArray[np.int16]]:
+        """Codes and true classes of any rows."""
+        first = start // BLOCK_ROWS
+        blocks = [self.block(number) for number in range(first, -(-stop // BLOCK_ROWS))]
+        rows = slice(start - first * BLOCK_ROWS, stop - first * BLOCK_ROWS)
+        codes, truth = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+        return codes[rows], truth[rows]
+
     def arrays(self) -> tuple[Codes, NDArray[np.int16]]:
         """All of it in memory: labels from 0 (nothing missing: the codes less 1) or codes, and the true classes."""
-        blocks = [self.block(number) for number in range(self.n_blocks)]
-        codes = np.concatenate([block for block, _ in blocks])
+        codes, truth = self.rows(0, self.n_samples)
         if not self.missing:
             codes -= codes.dtype.type(1)
-        return codes, np.concatenate([truth for _, truth in blocks])
+        return codes, truth
+
+    def write(
+        self, url: str, *, overwrite: bool = False, threads: int = 1, report: Callable[[int], None] = lambda _rows: None
+    ) -> str:
+        """Stream it to an ensemble.zarr with the true classes beside the labels; returns the fingerprint."""
+        member = {"algorithm": "synthetic", "follow": self.follow, "seed": self.seed}
+        writer = create_ensemble(
+            url,
+            self.n_samples,
+            [width + 1 for width in self.widths],
+            members=[{**member, "k": width} for width in self.widths],
+            source=f"synthetic, seed {self.seed}",
+            truth=True,
+            overwrite=overwrite,
+        )
+
+        def write_shard(shard: int) -> tuple[str, list[NDArray[np.int64]]]:
+            codes, truth = self.rows(*writer.rows(shard))
+            sizes = [np.bincount(codes[:, j], minlength=width + 1)[1:] for j, width in enumerate(self.widths)]
+            digest = writer.write(shard, codes, truth)
+            report(len(codes))
+            return digest, sizes
+
+        with ThreadPoolExecutor(threads) as pool:
+            written = list(pool.map(write_shard, range(writer.n_shards)))
+        sizes = [np.sum(parts, axis=0) for parts in zip(*(own for _, own in written), strict=True)]
+        return writer.finish([digest for digest, _ in written], sizes)

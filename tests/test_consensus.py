@@ -1,6 +1,8 @@
 """All stages together against the dense reference, and the invariances the method promises."""
 
 from dataclasses import dataclass
+from itertools import combinations, pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from tests import reference
 # Random ensembles are full of one-cluster members and lost clusters; the warnings have tests of their own.
 pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
 
+GOLDEN = Path(__file__).parent / "golden"
 KNOBS = [(belonging, schedule) for belonging in ("share", "count") for schedule in ("fixed", "renewed")]
 every_knob = pytest.mark.parametrize(("belonging", "schedule"), KNOBS)
 
@@ -35,13 +38,15 @@ class Case:
 
 
 @st.composite
-def cases(draw, min_rows=1, max_rows=40, missing=True):
+def cases(draw, min_rows=1, max_rows=40):
     """Few distinct rows, repeated (so that cuts fall among ties), with gaps in the labels and missing ones."""
     n = draw(st.integers(min_rows, max_rows))
     n_members = draw(st.integers(1, 6))
     n_distinct = draw(st.integers(1, min(n, 12)))
-    low = draw(st.sampled_from([-1, 0])) if missing else 0
-    distinct = draw(arrays(np.int64, (n_distinct, n_members), elements=st.integers(low, draw(st.integers(0, 4)))))
+    low = draw(st.sampled_from([-1, 0]))
+    distinct = draw(arrays(np.int64, (n_distinct, n_members), elements=st.integers(low, draw(st.integers(1, 4)))))
+    if draw(st.booleans()):
+        distinct[0] = -1  # rows that no member speaks about: rare unless asked for
     steps = draw(arrays(np.int64, n_members, elements=st.integers(1, 25)))
     P = np.where(distinct < 0, -1, distinct * steps)[draw(arrays(np.intp, n, elements=st.integers(0, n_distinct - 1)))]
     speaking = int((P >= 0).any(axis=1).sum())
@@ -116,7 +121,7 @@ def assert_as_reference(found, trace, wanted, belonging):
     max_iter=st.sampled_from([1, 2, 100]),
 )
 def test_consensus__equals_reference(belonging, schedule, case, dtype, order, block_rows, threads, max_iter):
-    assume(dtype(0) - 1 < 0 if case.P.min() < 0 else True)
+    assume(case.P.min() >= 0 or np.issubdtype(dtype, np.signedinteger))
     P = case.P.astype(dtype, order=order)
     found, trace = solve(P, start_from(case, belonging, schedule, max_iter), threads=threads, block_rows=block_rows)
     wanted = reference.cehm(case.P, case.k, case.medoids, belonging, schedule, max_iter)
@@ -165,8 +170,6 @@ def test_dissimilarity__equals_reference(similarity, case):
 
 @pytest.mark.parametrize("similarity", ["jaccard", "containment"])
 def test_medoids__optimal_for_a_small_table(similarity):
-    from itertools import combinations
-
     rng = np.random.default_rng(2)
     truth = rng.integers(3, size=60)
     P = np.where(rng.random((60, 4)) < 0.8, truth[:, None], rng.integers(3, size=(60, 4)))
@@ -304,15 +307,12 @@ def test_loss__never_rises(belonging, schedule, case):
 
 
 @pytest.mark.parametrize("variant", ["released", "printed"])
-def test_loss__falls_on_a_noisy_ensemble(variant):
-    # The property above would hold for one round each as well; here adjustion really works.
-    rng = np.random.default_rng(3)
-    truth = rng.integers(4, size=600)
-    P = np.where(rng.random((600, 8)) < 0.45, truth[:, None], rng.integers(6, size=(600, 8)))
-    found, _ = solve(P, Params(4, variant=variant, init=[0, 7, 14, 21]))
+def test_loss__falls_on_a_real_ensemble(variant):
+    # The property above would hold if there were but one round; here adjustion really works.
+    with np.load(GOLDEN / "semeion.npz") as golden:
+        found, _ = solve(golden["P"], Params(10, variant=variant, init=golden[f"{variant}_medoids"]))
     assert len(found.loss_history) > 3
-    assert (np.diff(found.loss_history[:-1]) < 0).all()
-    assert np.diff(found.loss_history)[-1] <= 1e-12 * found.loss_history[0]
+    assert (np.diff(found.loss_history) < 0).all()
 
 
 @every_knob
@@ -357,11 +357,9 @@ def test_margin__from_zero_to_one_with_shares(case, schedule):
 
 @pytest.fixture(scope="module")
 def rugged():
-    """Members that agree little: the medoids have many local optima, and restarts end in different partitions."""
-    rng = np.random.default_rng(11)
-    truth = rng.integers(8, size=400)
-    P = np.where(rng.random((400, 9)) < 0.35, truth[:, None], rng.integers(10, size=(400, 9)))
-    P[rng.random(P.shape) < 0.05] = -1
+    """An ensemble whose medoids have many local optima: restarts end in different partitions."""
+    with np.load(GOLDEN / "soybean.npz") as golden:
+        P = golden["P"].copy()
     P[[3, 77]] = -1
     return P
 
@@ -423,7 +421,7 @@ def test_progress__events_tell_the_same_story_as_the_trace(ensemble):
         )
     assert [event.stage for event in events] == [stage for stage, _ in assignments]
     assert [event.assigned for event in events] == [(a >= 0).sum() for _, a in assignments]
-    moves = [(a != b).sum() for (_, a), (_, b) in zip(assignments, assignments[1:], strict=False)]
+    moves = [(a != b).sum() for (_, a), (_, b) in pairwise(assignments)]
     assert [event.moved for event in events[1:]] == moves
     assert [event.round for event in events] == list(range(1, len(events) + 1))
     assert all((event.loss is None) == (event.stage != "adjustion") for event in events)

@@ -1,0 +1,129 @@
+"""Small files, here or in an object store: whole writes, existence, and the lock of an output.
+
+Below the stores. Paths without ``://`` are local; anything else goes through fsspec.
+"""
+
+import json
+import os
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+LOCK_NAME = "writer.lock"
+LOCK_SECONDS = 900
+"""A lock in an object store that nobody renewed for this long is taken over."""
+
+
+class StoreError(OSError):
+    """A store that is missing, half-written, damaged, locked, or of another kind or version."""
+
+
+def is_url(path: str) -> bool:
+    return "://" in path
+
+
+def exists(url: str) -> bool:
+    filesystem, path = fsspec.core.url_to_fs(url)
+    return bool(filesystem.exists(path))
+
+
+def remove(url: str) -> None:
+    filesystem, path = fsspec.core.url_to_fs(url)
+    if filesystem.exists(path):
+        filesystem.rm(path, recursive=True)
+
+
+def entries(url: str) -> list[str]:
+    """What a folder holds, the lock aside; empty where there is no folder."""
+    filesystem, path = fsspec.core.url_to_fs(url)
+    if not filesystem.isdir(path):
+        return []
+    names = filesystem.ls(path, detail=False)
+    return [filesystem.unstrip_protocol(name) for name in names if not name.endswith(LOCK_NAME)]
+
+
+def write_whole(url: str, content: bytes) -> None:
+    """Write a small file so that it appears whole or not at all."""
+    filesystem, path = fsspec.core.url_to_fs(url)
+    if is_url(url):
+        filesystem.pipe_file(path, content)  # a put to an object store is atomic
+        return
+    half = f"{path}.{os.getpid()}.half"
+    try:
+        with open(half, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(half, path)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(half)
+
+
+def read_whole(url: str) -> bytes | None:
+    filesystem, path = fsspec.core.url_to_fs(url)
+    try:
+        return bytes(filesystem.cat_file(path))
+    except FileNotFoundError:
+        return None
+
+
+class Lock:
+    """One writer an output: a file lock that dies with its process, or a renewed mark in an object store."""
+
+    def __init__(self, url: str) -> None:
+        self.url = f"{url.rstrip('/')}/{LOCK_NAME}"
+        self.remote = is_url(url)
+        self.owner = f"{socket.gethostname()}:{os.getpid()}:{time.time_ns()}"
+        self._file: Any = None
+
+    def take(self) -> None:
+        if self.remote:
+            self._take_remote()
+        else:
+            self._take_file()
+
+    def _take_file(self) -> None:
+        import fcntl
+
+        path = Path(self.url)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a+")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._file.seek(0)
+            holder = self._file.read().strip()
+            self._file.close()
+            raise StoreError(f"output {path.parent} is being written by another run ({holder}): wait for it") from error
+        self._file.truncate(0)
+        self._file.write(self.owner)
+        self._file.flush()
+
+    def _take_remote(self) -> None:
+        content = read_whole(self.url)
+        if content is not None:
+            mark = json.loads(content)
+            age = time.time() - mark["time"]
+            if age < LOCK_SECONDS:
+                raise StoreError(
+                    f"output {os.path.dirname(self.url)} is being written by another run ({mark['owner']}, "
+                    f"last sign of life {age:.0f} s ago): wait for it, or delete {self.url} if it is dead"
+                )
+        self.renew()
+
+    def renew(self) -> None:
+        if self.remote:
+            write_whole(self.url, json.dumps({"owner": self.owner, "time": time.time()}).encode())
+
+    def release(self) -> None:
+        if self.remote:
+            remove(self.url)
+        elif self._file is not None:
+            # The file itself stays: unlinking it would let a third run lock a new one while a second holds the old.
+            self._file.close()
+            self._file = None

@@ -1,0 +1,218 @@
+"""One consensus from labels to result: budget, engine, stages, output.
+
+Between the stages and the doors (estimator, command, recipe), which all come through here and so get the same
+labels. The result comes back as arrays, or goes into a consensus.zarr that grows round by round and can be
+resumed.
+"""
+
+import hashlib
+import importlib.metadata
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cehm_dask.consensus import Consensus, Progress, Record, consensus
+from cehm_dask.engine import Engine, Run
+from cehm_dask.labels import Labels
+from cehm_dask.machine import cluster_machine, peak_bytes, this_machine
+from cehm_dask.plan import Budget, Params, make_budget
+from cehm_dask.rounds import Order, harvest_blocks
+from cehm_dask.store import ConsensusStore, ResultWriter, open_consensus
+
+MARGIN_BINS = 50
+RESULT_CHUNK_ROWS = 1 << 18
+"""Rows of a chunk of the result where the labels do not come from a store with shards of its own."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """Who does the work and where the result goes; nothing here changes a label."""
+
+    memory: str | int | None = None
+    """Bytes a process may take in all, such as "2GiB"; default: a share of what is free."""
+    threads: int | None = None
+    client: Any = None
+    """A distributed.Client; default: threads of this process."""
+    output: str | None = None
+    """Path or URL of a consensus.zarr."""
+    overwrite: bool = False
+    block_rows: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """A consensus with the labels and margins of all samples: numpy arrays, or Zarr arrays if they were stored."""
+
+    consensus: Consensus
+    labels: Any
+    margin: Any
+    sizes: NDArray[np.int64]
+    sweeps: int
+    budget: Budget
+
+
+def budget_of(labels: Labels, params: Params, ks: Sequence[int], where: Where) -> Budget:
+    """Settle blocks, runs and bytes, or refuse."""
+    if where.client is None:
+        machine = this_machine(where.memory, where.threads)
+    else:
+        machine = cluster_machine(where.client, where.memory)
+    return make_budget(
+        labels.shape,
+        [k for k in ks for _ in range(params.restarts)],
+        allowed=machine.allowed,
+        taken=machine.taken,
+        processes=machine.processes,
+        threads=machine.threads,
+        returned=where.output is None,
+        block_rows=where.block_rows,
+    )
+
+
+def cluster(
+    labels: Labels,
+    params: Params,
+    seed: int,
+    where: Where,
+    *,
+    ks: Sequence[int] = (),
+    record: Record | None = None,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Consensus of base labels, for one value of k or for several side by side."""
+    ks = tuple(ks) or (params.n_clusters,)
+    problems_of = [replace(params, n_clusters=k) for k in ks]
+    budget = budget_of(labels, params, ks, where)
+    store = None
+    if where.output is not None:
+        store = ConsensusStore(where.output, identity(labels, params, ks, seed))
+        store.open(overwrite=where.overwrite)
+    try:
+        with Engine(labels, budget, where.client) as engine:
+            result = consensus(engine, problems_of, seed, store=store, record=record, progress=progress)
+            order = result.chosen.problem.last_order()
+            reads = not budget.keep_state
+            if store is None:
+                found, margin = engine.sweep("result", gather, join, order, reads=reads)
+                margin /= labels.n_members
+                sizes = np.bincount(found[found >= 0], minlength=order.clusters)
+                return Outcome(result, found, margin, sizes, engine.sweeps, budget)
+            return _store_result(engine, store, result, order, reads)
+    finally:
+        if store is not None:
+            store.close()
+
+
+def identity(labels: Labels, params: Params, ks: Sequence[int], seed: int) -> dict[str, Any]:
+    """All that the labels of the result depend on."""
+    facts = asdict(params)
+    facts["init"] = None if params.init is None else list(params.init)
+    return {**facts, "n_clusters": list(ks), "seed": seed, "labels": labels.fingerprint or _fingerprint(labels)}
+
+
+def _fingerprint(labels: Labels) -> str:
+    digest = hashlib.blake2b(repr((labels.n_samples, labels.widths)).encode(), digest_size=16)
+    for start in range(0, labels.n_samples, RESULT_CHUNK_ROWS):
+        rows = labels.source.read(start, min(start + RESULT_CHUNK_ROWS, labels.n_samples))
+        digest.update(np.ascontiguousarray(rows))
+    return digest.hexdigest()
+
+
+Found = tuple[NDArray[np.int16], NDArray[np.float64]]
+
+
+def gather(run: Run, order: Order) -> Found:
+    """Labels and margins of a run of rows."""
+    blocks = list(harvest_blocks(run, order))
+    return np.concatenate([labels for _, labels, _ in blocks]), np.concatenate([margin for _, _, margin in blocks])
+
+
+def join(parts: Sequence[Found]) -> Found:
+    return np.concatenate([labels for labels, _ in parts]), np.concatenate([margin for _, margin in parts])
+
+
+def _store_result(engine: Engine, store: ConsensusStore, result: Consensus, order: Order, reads: bool) -> Outcome:
+    labels, problem = engine.labels, result.chosen.problem
+    aligned = labels.align_rows > 1
+    writer = store.create_result(labels.n_samples, labels.align_rows if aligned else RESULT_CHUNK_ROWS)
+    if aligned:
+        histogram = engine.sweep("result", _write_run, _add, order, writer, labels.n_members, reads=reads)
+    else:
+        found, margin = engine.sweep("result", gather, join, order, reads=reads)
+        histogram = np.zeros((order.clusters, MARGIN_BINS), np.int64)
+        for start in range(0, labels.n_samples, writer.chunk_rows):
+            rows = slice(start, start + writer.chunk_rows)
+            histogram += _write_chunk(writer, start, found[rows], margin[rows] / labels.n_members, order.clusters)
+    sizes = histogram.sum(axis=1)
+    store.save_table("counts", problem.counts)
+    store.save_table("medoids", problem.medoids.astype(np.int64))
+    store.save_table("sizes", sizes)
+    store.save_table("margin_histogram", histogram)
+    store.save_table("member_agreement", result.member_agreement)
+    store.save_table("hyperedge_member", result.hyperedges.members.astype(np.int64))
+    store.finish(_facts(engine, result))
+    stored = open_consensus(store.url)
+    return Outcome(result, stored.array("labels"), stored.array("margin"), sizes, engine.sweeps, engine.budget)
+
+
+def _write_run(run: Run, order: Order, writer: ResultWriter, n_members: int) -> NDArray[np.int64]:
+    """Write a run's labels and margins chunk by chunk; returns the margins' histogram by cluster."""
+    histogram = np.zeros((order.clusters, MARGIN_BINS), np.int64)
+    labels: list[NDArray[np.int16]] = []
+    margins: list[NDArray[np.float64]] = []
+    start, held = run.first_row, 0
+    for _, found, margin in harvest_blocks(run, order):
+        labels.append(found)
+        margins.append(margin / n_members)
+        held += len(found)
+        # Blocks divide the chunks of the store they are read from, and those the chunks of the result.
+        if held == min(writer.chunk_rows, run.last_row - start):
+            histogram += _write_chunk(writer, start, np.concatenate(labels), np.concatenate(margins), order.clusters)
+            start, held = start + held, 0
+            labels, margins = [], []
+    return histogram
+
+
+def _write_chunk(
+    writer: ResultWriter, start: int, labels: NDArray[np.int16], margin: NDArray[np.float64], clusters: int
+) -> NDArray[np.int64]:
+    writer.write(start, labels, margin)
+    spoken = labels >= 0
+    bins = np.clip((margin[spoken] * MARGIN_BINS).astype(np.int64), 0, MARGIN_BINS - 1)
+    counts = np.bincount(labels[spoken] * np.int64(MARGIN_BINS) + bins, minlength=clusters * MARGIN_BINS)
+    return counts.reshape(clusters, MARGIN_BINS)
+
+
+def _add(tables: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    return np.asarray(np.sum(tables, axis=0))
+
+
+def _facts(engine: Engine, result: Consensus) -> dict[str, Any]:
+    """How the result came about, for the store's attributes."""
+    labels, budget, problem = engine.labels, engine.budget, result.chosen.problem
+    read = (1 if budget.keep_labels else engine.sweeps) * labels.n_samples * labels.n_members * labels.itemsize
+    return {
+        "n_samples": labels.n_samples,
+        "n_members": labels.n_members,
+        "members": list(labels.names),
+        "n_clusters": problem.params.n_clusters,
+        "n_clusters_found": result.chosen.n_clusters_found,
+        "n_silent": result.hyperedges.n_silent,
+        "agreement": result.chosen.agreement,
+        "losses": problem.losses,
+        "growth": problem.growth,
+        "rounds": problem.round,
+        "converged": problem.converged,
+        "scan": [
+            {"n_clusters": s.problem.params.n_clusters, "agreement": s.agreement, "loss": s.problem.losses[-1]}
+            for s in result.solutions
+        ],
+        "sweeps": engine.sweeps,
+        "seconds": result.seconds,
+        "bytes_read": read,
+        "memory": {"allowed": budget.allowed, "projected": budget.projected, "peak": peak_bytes()},
+        "versions": {name: importlib.metadata.version(name) for name in ("cehm-dask", "numpy", "numba", "kmedoids")},
+    }

@@ -1,0 +1,86 @@
+"""What the machine has: cores and memory, of this process or of a cluster's workers.
+
+Beside the plan, which is pure arithmetic on these numbers.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SHARE = 0.6
+"""Of the memory that is free, or of a worker's limit, that a run takes unless told otherwise."""
+
+UNITS = {"": 1, "b": 1}
+for _power, _letter in enumerate("kmgt", start=1):
+    UNITS |= {_letter: 1000**_power, f"{_letter}b": 1000**_power, f"{_letter}ib": 1024**_power}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Processes that work, threads of each, and bytes each may take in all, with what it takes already."""
+
+    processes: int
+    threads: int
+    allowed: int
+    taken: int
+
+
+def parse_bytes(text: str | int) -> int:
+    """Bytes of a size with a unit.
+
+    >>> parse_bytes("2GiB"), parse_bytes("500 MB"), parse_bytes(1024)
+    (2147483648, 500000000, 1024)
+    """
+    if isinstance(text, int):
+        return text
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([a-zA-Z]*)\s*", text)
+    if match is None or match[2].lower() not in UNITS:
+        raise ValueError(f"memory={text!r}: expected a number with a unit, such as '2GiB' or '500MB'")
+    return int(float(match[1]) * UNITS[match[2].lower()])
+
+
+def this_machine(memory: str | int | None, threads: int | None = None) -> Machine:
+    """This process and its threads."""
+    taken = resident_bytes()
+    allowed = parse_bytes(memory) if memory is not None else taken + int(SHARE * _free_bytes())
+    return Machine(1, threads or len(os.sched_getaffinity(0)), allowed, taken)
+
+
+def cluster_machine(client: Any, memory: str | int | None) -> Machine:
+    """The workers of a Dask cluster; the smallest of them sets the bounds."""
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    if not workers:
+        client.wait_for_workers(1, timeout=60)
+        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    limits = [worker["memory_limit"] for worker in workers if worker["memory_limit"]]
+    limit = min(limits) if limits else _free_bytes()
+    allowed = parse_bytes(memory) if memory is not None else int(SHARE * limit)
+    taken = max((worker.get("metrics") or {}).get("memory") or 0 for worker in workers)
+    return Machine(len(workers), max(worker["nthreads"] for worker in workers), allowed, taken)
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _free_bytes() -> int:
+    """Memory that can still be had: of the machine, or of the container around this process."""
+    free = next(
+        1024 * int(line.split()[1])
+        for line in Path("/proc/meminfo").read_text().splitlines()
+        if line.startswith("MemAvailable:")
+    )
+    limit, used = (Path("/sys/fs/cgroup") / name for name in ("memory.max", "memory.current"))
+    if limit.is_file() and used.is_file() and limit.read_text().strip() != "max":
+        free = min(free, int(limit.read_text()) - int(used.read_text()))
+    return max(0, free)
+
+
+def peak_bytes() -> int:
+    """Largest resident memory that this process has had."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))

@@ -1,0 +1,72 @@
+"""Uncompressed local shards, read straight from their files.
+
+Below the store, which hands it the label array of an ensemble on a local disk. Zarr's own pipeline takes three
+times as long for the same bytes, as long as the arithmetic of a sweep; the layout is that of the Zarr v3
+sharding codec, so the store stays readable by any Zarr library.
+"""
+
+import os
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Shards:
+    """The shards of one array (rows × members), read by rows.
+
+    A shard is its inner chunks, each followed by its CRC-32C, then an index of (offset, length) pairs and the
+    index's own CRC-32C, as the Zarr v3 sharding codec lays them out.
+    """
+
+    def __init__(self, array: Any, folder: Path) -> None:
+        self.folder = folder
+        self.n_samples, self.members = array.shape
+        self.dtype = array.dtype
+        self.chunk_rows = array.chunks[0]
+        self.shard_rows = (array.shards or array.chunks)[0]
+        self.chunk_bytes = self.chunk_rows * self.members * self.dtype.itemsize
+        self._indices: dict[int, NDArray[np.uint64]] = {}
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        first, last = start // self.chunk_rows, -(-stop // self.chunk_rows)
+        out = np.empty(((last - first) * self.chunk_rows, self.members), self.dtype)
+        for number in range(first, last):
+            at = (number - first) * self.chunk_rows
+            self._read_chunk(number, out[at : at + self.chunk_rows])
+        return out[start - first * self.chunk_rows : stop - first * self.chunk_rows]
+
+    def _read_chunk(self, number: int, out: NDArray[Any]) -> None:
+        shard, inner = divmod(number * self.chunk_rows, self.shard_rows)
+        inner //= self.chunk_rows
+        path = self.folder / "c" / str(shard) / "0"
+        with path.open("rb", buffering=0) as file:
+            offset, length = (int(part) for part in self._index(file, shard)[inner])
+            if offset == 2**64 - 1:  # never written: all zeros
+                out[:] = 0
+                return
+            if length != self.chunk_bytes + 4:
+                raise OSError(f"chunk {number} in {path} has {length} bytes, expected {self.chunk_bytes + 4}")
+            file.seek(offset)
+            raw = memoryview(out.reshape(-1).view(np.uint8))
+            done = 0
+            while done < len(raw):
+                got = file.readinto(raw[done:])
+                if not got:
+                    raise OSError(f"chunk {number} in {path} is cut short")
+                done += got
+            checksum = int.from_bytes(file.read(4), "little")
+        if google_crc32c.value(out.reshape(-1).view(np.uint8)) != checksum:
+            raise OSError(f"chunk {number} in {path} is damaged: its checksum is wrong")
+
+    def _index(self, file: BinaryIO, shard: int) -> NDArray[np.uint64]:
+        if shard not in self._indices:
+            length = 16 * (self.shard_rows // self.chunk_rows)
+            file.seek(-(length + 4), os.SEEK_END)
+            raw = file.read(length + 4)
+            if google_crc32c.value(raw[:length]) != int.from_bytes(raw[length:], "little"):
+                raise OSError(f"the index of shard {shard} is damaged: its checksum is wrong")
+            self._indices[shard] = np.frombuffer(raw[:length], "<u8").reshape(-1, 2)
+        return self._indices[shard]

@@ -1,0 +1,401 @@
+"""ensemble.zarr and consensus.zarr: names, dtypes, chunks, provenance, checkpoints, locks.
+
+The only room that knows Zarr, files and object stores; the rooms above read rows and write shards through it.
+Labels are stored uncompressed with a checksum a chunk: they hardly compress, every sweep reads them all, and
+decompression would take as long as the arithmetic. All writes are whole shards to arrays created beforehand,
+one task a shard, because Zarr loses data silently when two tasks write one shard. A store counts as whole only
+once its attributes say so, and those are written last.
+"""
+
+import hashlib
+import io
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.codecs import Crc32cCodec
+
+from cehm_dask.files import Lock, StoreError, entries, exists, is_url, read_whole, remove, write_whole
+from cehm_dask.shards import Shards
+
+VERSION = 1
+KEY = "cehm"
+CHUNK_BYTES = 2 << 20
+"""One inner chunk of labels: read in one go, large enough that opening costs nothing, small enough for a cache."""
+CHUNKS_PER_SHARD = 4
+READ_TRIES = 3
+
+
+def is_store(path: Any) -> bool:
+    """Whether a path or URL names a Zarr store, by its ending or its content."""
+    text = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(text, str):
+        return False
+    return text.rstrip("/").endswith(".zarr") or (not is_url(text) and (Path(text) / "zarr.json").is_file())
+
+
+def open_array(url: str) -> Any:
+    """A plain Zarr array that somebody else made."""
+    try:
+        return zarr.open_array(url, mode="r")
+    except (FileNotFoundError, zarr.errors.NodeTypeValidationError, ValueError) as error:
+        raise StoreError(f"store {url}: expected a Zarr array of base labels: {error}") from error
+
+
+def _group(url: str, mode: Any) -> zarr.Group:
+    try:
+        return zarr.open_group(url, mode=mode, zarr_format=3, use_consolidated=False)
+    except FileNotFoundError as error:
+        raise StoreError(f"store {url}: not found") from error
+
+
+def read_facts(url: str) -> dict[str, Any]:
+    """The attributes of an ensemble or consensus store, finished or not."""
+    attributes: Any = _group(url, "r").attrs.asdict().get(KEY)
+    if not isinstance(attributes, dict) or attributes.get("format") not in ("ensemble", "consensus"):
+        raise StoreError(f"store {url}: neither an ensemble nor a consensus store")
+    return attributes
+
+
+def _attributes(url: str, kind: str) -> dict[str, Any]:
+    """The attributes of a whole store of the right kind and version, or an error that says what to do."""
+    attributes: Any = _group(url, "r").attrs.asdict().get(KEY)
+    if not isinstance(attributes, dict) or attributes.get("format") != kind:
+        found = attributes.get("format") if isinstance(attributes, dict) else "another kind of Zarr data"
+        raise StoreError(f"store {url}: expected an {kind} store, found {found}; import labels with 'cehm import'")
+    if attributes.get("version") != VERSION:
+        raise StoreError(
+            f"store {url}: version {attributes.get('version')}, this program reads version {VERSION}; make it anew"
+        )
+    if not attributes.get("complete"):
+        raise StoreError(f"store {url}: half-written; start the command that made it again to finish it")
+    return attributes
+
+
+@dataclass(frozen=True, eq=False)
+class Ensemble:
+    """An ensemble.zarr opened for reading; small to send, opened anew where it arrives."""
+
+    url: str
+    n_samples: int
+    widths: tuple[int, ...]
+    """Slots of each member: its clusters and slot 0, "says nothing"."""
+    names: tuple[str, ...]
+    values: tuple[NDArray[Any], ...] | None
+    """The user's label behind each cluster of each member; None: 0, 1, 2, …"""
+    fingerprint: str
+    chunk_rows: int
+    shard_rows: int
+    itemsize: int
+    members: tuple[Mapping[str, Any], ...] = ()
+    source: str = ""
+    portable = True
+
+    @cached_property
+    def _array(self) -> zarr.Array[Any]:
+        array = _group(self.url, "r")["labels"]
+        assert isinstance(array, zarr.Array)
+        return array
+
+    @cached_property
+    def _shards(self) -> Shards | None:
+        """Direct access to the shard files, where they are local files."""
+        return None if is_url(self.url) else Shards(self._array, Path(self.url) / "labels")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_array", "_shards")}
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Codes of the rows start to stop; a read that fails is tried again, then named."""
+        for attempt in range(1, READ_TRIES + 1):
+            try:
+                if self._shards is not None:
+                    return self._shards.read(start, stop)
+                return np.asarray(self._array[start:stop])
+            except (OSError, ValueError, RuntimeError) as error:
+                if attempt == READ_TRIES:
+                    first, last = start // self.chunk_rows, (stop - 1) // self.chunk_rows
+                    raise StoreError(
+                        f"store {self.url}: rows {start} to {stop - 1} of labels (chunks {first} to {last}) cannot be "
+                        f"read after {READ_TRIES} tries: {error}; restore the file or import the labels again"
+                    ) from error
+                time.sleep(0.05 * 4**attempt)
+        raise AssertionError
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Size of every hyperedge."""
+        return np.asarray(_group(self.url, "r")["sizes"][:])  # type: ignore[index]
+
+    @property
+    def truth(self) -> NDArray[Any] | None:
+        """The known classes of a made-up ensemble."""
+        group = _group(self.url, "r")
+        return np.asarray(group["truth"][:]) if "truth" in group else None  # type: ignore[index]
+
+
+@dataclass(frozen=True)
+class EnsembleWriter:
+    """An ensemble.zarr being written; small to send. ``write`` takes whole shards, ``finish`` makes it count."""
+
+    url: str
+    n_samples: int
+    n_members: int
+    shard_rows: int
+
+    @property
+    def n_shards(self) -> int:
+        return -(-self.n_samples // self.shard_rows)
+
+    def rows(self, shard: int) -> tuple[int, int]:
+        """First row of a shard and the row after its last."""
+        return shard * self.shard_rows, min(self.n_samples, (shard + 1) * self.shard_rows)
+
+    def write(self, shard: int, codes: NDArray[Any], truth: NDArray[Any] | None = None) -> str:
+        """Write one whole shard and return its digest."""
+        start, stop = self.rows(shard)
+        if codes.shape != (stop - start, self.n_members):
+            raise ValueError(f"shard {shard} has shape {(stop - start, self.n_members)}, got {codes.shape}")
+        group = _group(self.url, "r+")
+        group["labels"][start:stop] = codes  # type: ignore[index]
+        if truth is not None:
+            group["truth"][start:stop] = truth  # type: ignore[index]
+        return hashlib.blake2b(np.ascontiguousarray(codes), digest_size=16).hexdigest()
+
+    def finish(self, digests: Sequence[str], sizes: Sequence[NDArray[np.int64]]) -> str:
+        """Record sizes and fingerprint and mark the store whole."""
+        group = _group(self.url, "r+")
+        whole = np.concatenate(sizes).astype(np.int64)
+        array = group.create_array("sizes", shape=whole.shape, dtype=np.int64, overwrite=True)
+        array[:] = whole
+        attributes: Any = group.attrs.asdict()[KEY]
+        identity = json.dumps([attributes["n_samples"], attributes["widths"], list(digests)])
+        fingerprint = hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
+        group.attrs[KEY] = {**attributes, "fingerprint": fingerprint, "complete": True}
+        return fingerprint
+
+
+def shape_of_chunks(n_samples: int, n_members: int, itemsize: int, chunk_rows: int | None = None) -> tuple[int, int]:
+    """Rows of an inner chunk and of a shard."""
+    if chunk_rows is None:
+        fitting = max(1, CHUNK_BYTES // (n_members * itemsize))
+        chunk_rows = min(1 << (fitting.bit_length() - 1), max(1, n_samples))
+    return chunk_rows, chunk_rows * CHUNKS_PER_SHARD
+
+
+def create_ensemble(
+    url: str,
+    n_samples: int,
+    widths: Sequence[int],
+    *,
+    names: Sequence[str] | None = None,
+    values: Sequence[NDArray[Any]] | None = None,
+    members: Sequence[Mapping[str, Any]] = (),
+    source: str = "",
+    truth: bool = False,
+    chunk_rows: int | None = None,
+    overwrite: bool = False,
+) -> EnsembleWriter:
+    """Create the arrays of an ensemble.zarr, to be filled shard by shard."""
+    if exists(url):
+        if not overwrite:
+            raise StoreError(f"store {url} exists: choose another name, or pass --overwrite")
+        remove(url)
+    dtype = np.min_scalar_type(max(widths) - 1)
+    chunk, shard = shape_of_chunks(n_samples, len(widths), dtype.itemsize, chunk_rows)
+    group = zarr.open_group(url, mode="w", zarr_format=3)
+    group.create_array(
+        "labels",
+        shape=(n_samples, len(widths)),
+        dtype=dtype,
+        chunks=(chunk, len(widths)),
+        shards=(shard, len(widths)),
+        compressors=[Crc32cCodec()],
+        config={"write_empty_chunks": True},
+    )
+    if truth:
+        group.create_array("truth", shape=(n_samples,), dtype=np.int16, chunks=(shard,))
+    group.attrs[KEY] = {
+        "format": "ensemble",
+        "version": VERSION,
+        "n_samples": n_samples,
+        "n_members": len(widths),
+        "widths": [int(width) for width in widths],
+        "names": [str(name) for name in (names or range(len(widths)))],
+        "values": None if values is None else [known.tolist() for known in values],
+        "members": [dict(member) for member in members],
+        "source": source,
+        "complete": False,
+    }
+    return EnsembleWriter(url, n_samples, len(widths), shard)
+
+
+def open_ensemble(url: str) -> Ensemble:
+    """Open a whole ensemble.zarr for reading."""
+    attributes = _attributes(url, "ensemble")
+    array = _group(url, "r")["labels"]
+    assert isinstance(array, zarr.Array)
+    values = attributes["values"]
+    return Ensemble(
+        url=url,
+        n_samples=attributes["n_samples"],
+        widths=tuple(attributes["widths"]),
+        names=tuple(attributes["names"]),
+        values=None if values is None else tuple(np.asarray(known) for known in values),
+        fingerprint=attributes["fingerprint"],
+        chunk_rows=array.chunks[0],
+        shard_rows=(array.shards or array.chunks)[0],
+        itemsize=array.dtype.itemsize,
+        members=tuple(attributes["members"]),
+        source=attributes["source"],
+    )
+
+
+@dataclass(frozen=True)
+class ResultWriter:
+    """The arrays of a consensus.zarr that are of size n; small to send. One task writes a whole chunk."""
+
+    url: str
+    chunk_rows: int
+
+    def write(self, start: int, labels: NDArray[np.int16], margin: NDArray[np.float64]) -> None:
+        if start % self.chunk_rows:
+            raise ValueError(f"row {start} is not the start of a chunk of {self.chunk_rows} rows")
+        group = _group(self.url, "r+")
+        group["labels"][start : start + len(labels)] = labels  # type: ignore[index]
+        group["margin"][start : start + len(labels)] = margin.astype(np.float32)  # type: ignore[index]
+
+
+@dataclass(eq=False)
+class ConsensusStore:
+    """A consensus.zarr on its way: parameters, intersections, checkpoint, result.
+
+    Held under a lock while open, so that two runs never write to one output.
+    """
+
+    url: str
+    identity: dict[str, Any]
+    """What the result depends on; a checkpoint with another identity is refused."""
+    _lock: Lock = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._lock = Lock(self.url)
+
+    @property
+    def _checkpoint(self) -> str:
+        return f"{self.url.rstrip('/')}/checkpoint.npz"
+
+    def open(self, *, overwrite: bool) -> None:
+        """Take the lock; start anew, or go on with what a run with the same identity left."""
+        self._lock.take()
+        try:
+            self._open(overwrite)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _open(self, overwrite: bool) -> None:
+        found: Any = None
+        if exists(f"{self.url.rstrip('/')}/zarr.json"):
+            found = _group(self.url, "r").attrs.asdict().get(KEY)
+        elif not overwrite and entries(self.url):
+            raise StoreError(f"output {self.url} exists and is not a consensus store: choose another name")
+        if found is not None and not overwrite:
+            if not isinstance(found, dict) or found.get("format") != "consensus":
+                raise StoreError(f"output {self.url} is another kind of store: choose another name")
+            if found.get("complete"):
+                raise StoreError(f"output {self.url} is finished: choose another name, or pass --overwrite")
+            differing = [
+                f"{name}={self.identity.get(name)!r} (there: {found['identity'].get(name)!r})"
+                for name in sorted({*self.identity, *found["identity"]})
+                if self.identity.get(name) != found["identity"].get(name)
+            ]
+            if differing:
+                raise StoreError(
+                    f"output {self.url} holds an unfinished run with other settings: {', '.join(differing)}; "
+                    "use the same settings to go on, another name, or --overwrite to start anew"
+                )
+            return
+        for entry in entries(self.url):
+            remove(entry)
+        group = zarr.open_group(self.url, mode="a", zarr_format=3)
+        group.attrs[KEY] = {"format": "consensus", "version": VERSION, "identity": self.identity, "complete": False}
+
+    def save_table(self, name: str, table: NDArray[Any]) -> None:
+        """Keep a small array."""
+        array = _group(self.url, "r+").create_array(name, shape=table.shape, dtype=table.dtype, overwrite=True)
+        array[...] = table
+
+    def load_intersections(self) -> tuple[NDArray[np.int64], int] | None:
+        """The intersections a run before this one counted, and its number of silent rows."""
+        group = _group(self.url, "r")
+        attributes: Any = group.attrs.asdict()[KEY]
+        if "n_silent" not in attributes:
+            return None
+        return np.asarray(group["intersections"][...]), int(attributes["n_silent"])  # type: ignore[index]
+
+    def save_intersections(self, table: NDArray[np.int64], n_silent: int) -> None:
+        self.save_table("intersections", table)
+        group = _group(self.url, "r+")
+        attributes: Any = group.attrs.asdict()[KEY]
+        group.attrs[KEY] = {**attributes, "n_silent": n_silent}
+
+    def save_checkpoint(self, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> int:
+        """Write the state of the run, whole or not at all; returns its bytes."""
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, facts=np.array(json.dumps(facts)), **arrays)  # type: ignore[arg-type]
+        write_whole(self._checkpoint, buffer.getvalue())
+        self._lock.renew()
+        return buffer.tell()
+
+    def load_checkpoint(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
+        content = read_whole(self._checkpoint)
+        if content is None:
+            return None
+        with np.load(io.BytesIO(content), allow_pickle=False) as saved:
+            arrays = {name: saved[name] for name in saved.files if name != "facts"}
+            return arrays, json.loads(str(saved["facts"]))
+
+    def create_result(self, n_samples: int, chunk_rows: int) -> ResultWriter:
+        """Create the arrays of size n, to be filled chunk by chunk."""
+        group = _group(self.url, "r+")
+        group.create_array(
+            "labels", shape=(n_samples,), dtype=np.int16, chunks=(chunk_rows,), fill_value=-1, overwrite=True
+        )
+        group.create_array("margin", shape=(n_samples,), dtype=np.float32, chunks=(chunk_rows,), overwrite=True)
+        return ResultWriter(self.url, chunk_rows)
+
+    def finish(self, facts: Mapping[str, Any]) -> None:
+        """Record how the result came about, mark the store whole and drop what only a resumed run needs."""
+        group = _group(self.url, "r+")
+        attributes: Any = group.attrs.asdict()[KEY]
+        group.attrs[KEY] = {**attributes, **facts, "complete": True}
+        remove(self._checkpoint)
+
+    def close(self) -> None:
+        self._lock.release()
+
+
+@dataclass(frozen=True, eq=False)
+class StoredConsensus:
+    """A finished consensus.zarr, opened for reading."""
+
+    url: str
+    facts: dict[str, Any]
+
+    def array(self, name: str) -> Any:
+        """labels, margin, counts, medoids or intersections, as a Zarr array that is read when indexed."""
+        return _group(self.url, "r")[name]
+
+
+def open_consensus(url: str) -> StoredConsensus:
+    """Open a finished consensus.zarr."""
+    return StoredConsensus(url, _attributes(url, "consensus"))
