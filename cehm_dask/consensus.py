@@ -202,10 +202,10 @@ def _solve(
     steps = {problem.number: _stages(problem) for problem in problems}
     orders = {number: order for number, own in steps.items() if (order := next(own, None)) is not None}
     while orders:
-        batch = list(orders.values())
+        batch = _next_batch(engine, list(orders.values()))
         stages = {order.problem: problems[order.problem].stage for order in batch}
         name = "+".join(sorted(set(stages.values())))
-        answers = engine.sweep(name, advance, combine, batch, reads=_reads(engine, batch))
+        answers = engine.sweep(name, advance, combine, batch, reads=_reads(engine, batch[0]))
         finished = []
         for order, answer in zip(batch, answers, strict=True):
             problem = problems[order.problem]
@@ -243,9 +243,18 @@ def _send(steps: Generator[Order, Answer, None], answer: Answer) -> Order | None
         return None
 
 
-def _reads(engine: Engine, orders: Sequence[Order]) -> bool:
-    """Whether the orders need the labels, or only margins that the workers keep."""
-    return not engine.budget.keep_state or any(order.window is None for order in orders)
+def _next_batch(engine: Engine, orders: Sequence[Order]) -> Sequence[Order]:
+    """The orders of the next sweep: those that only look at kept margins go first, so that the others stay in step.
+
+    Otherwise one problem would read labels while another looks, and together they would read more often than the
+    slowest of them alone.
+    """
+    return [order for order in orders if not _reads(engine, order)] or orders
+
+
+def _reads(engine: Engine, order: Order) -> bool:
+    """Whether an order needs the labels, or only margins that the workers keep."""
+    return not engine.budget.keep_state or order.window is None
 
 
 def _event(engine: Engine, problem: Problem, stage: str) -> Event:

@@ -41,7 +41,7 @@ RUNS_PER_THREAD = 8
 RUN_ROWS = 1 << 17
 """A run is not split below this many rows: a shorter task costs more to hand out than it saves."""
 
-CODE_BYTES = 192 << 20
+CODE_BYTES = 128 << 20
 """Compiled kernels and libraries that a process loads when it starts to work."""
 
 
@@ -211,7 +211,7 @@ def make_budget(
     }
     needed = sum(terms.values())
     if needed > allowed:
-        largest = max((name for name in terms if name != "this process"), key=terms.__getitem__)
+        largest = max(list(terms)[2:], key=terms.__getitem__)
         raise BudgetError(
             f"memory={format_bytes(allowed)} allowed < {format_bytes(needed)} projected, most of it for {largest} "
             f"({format_bytes(terms[largest])}; this process takes {format_bytes(taken)} already): "

@@ -7,9 +7,9 @@ import pytest
 
 from cehm_dask import CEHM
 from cehm_dask.engine import Engine
-from cehm_dask.intersections import intersections
+from cehm_dask.intersections import hyperedges_of, intersections
 from cehm_dask.labels import as_labels
-from cehm_dask.plan import VARIANTS
+from cehm_dask.plan import VARIANTS, make_budget
 from tests import reference
 
 FILES = sorted((Path(__file__).parent / "golden").glob("*.npz"))
@@ -48,8 +48,9 @@ def test_golden__all_files_are_there():
 
 @every_file
 def test_intersections__golden(golden):
-    with Engine(as_labels(golden["P"])) as engine:
-        hyperedges = intersections(engine)
+    labels = as_labels(golden["P"])
+    with Engine(labels, make_budget(labels.shape, [1], allowed=1 << 40)) as engine:
+        hyperedges = hyperedges_of(labels, *intersections(engine))
     np.testing.assert_array_equal(hyperedges.intersections, golden["intersections"])
     np.testing.assert_array_equal(hyperedges.sizes, golden["intersections"].diagonal())
 

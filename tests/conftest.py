@@ -1,0 +1,33 @@
+"""Fixtures shared by several rooms' tests."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Compilation and a loaded machine make single examples slow; that is not what these tests look for.
+settings.register_profile("cehm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("cehm")
+
+
+@pytest.fixture(scope="session")
+def hard_ensemble():
+    """Labels (-1 = says nothing) that take many rounds to settle, with missing ones, ties and a silent row."""
+    with np.load(Path(__file__).parent / "golden" / "semeion.npz") as golden:
+        labels = np.tile(golden["P"], (3, 1))
+    labels[np.random.default_rng(0).random(labels.shape) < 0.05] = -1
+    labels[17] = -1
+    return labels
+
+
+@pytest.fixture(scope="session")
+def two_processes():
+    """A client of a cluster with two worker processes of one thread each."""
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client

@@ -1,0 +1,346 @@
+"""The same labels whatever the machine: in memory, out of core, on processes, resumed, with a worker lost."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cehm_dask import CEHM, engine, job
+from cehm_dask.files import StoreError
+from cehm_dask.ingest import ingest
+from cehm_dask.job import Where, cluster
+from cehm_dask.labels import as_labels
+from cehm_dask.plan import BudgetError, Params, make_budget
+from cehm_dask.store import ConsensusStore, open_consensus
+from cehm_dask.synth import Synth
+
+pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
+PARAMS = Params(10, restarts=2)
+
+
+@pytest.fixture(scope="module")
+def ensemble(hard_ensemble, tmp_path_factory):
+    url = str(tmp_path_factory.mktemp("ensemble") / "ensemble.zarr")
+    ingest(hard_ensemble, url, chunk_rows=128)
+    return url
+
+
+@pytest.fixture(scope="module")
+def wanted(hard_ensemble):
+    return cluster(as_labels(hard_ensemble), PARAMS, 0, Where(threads=1))
+
+
+def assert_same(found, wanted):
+    np.testing.assert_array_equal(found.labels[:], wanted.labels)
+    np.testing.assert_array_equal(found.margin[:], wanted.margin.astype(found.margin.dtype))
+    assert found.consensus.chosen.problem.losses == wanted.consensus.chosen.problem.losses
+    assert found.consensus.chosen.problem.growth == wanted.consensus.chosen.problem.growth
+
+
+def test_wanted__takes_several_rounds(wanted):
+    problem = wanted.consensus.chosen.problem
+    assert len(problem.growth) > 3
+    assert len(problem.losses) > 2
+    assert wanted.labels[17] == -1
+
+
+@given(
+    chunk_rows=st.integers(50, 7000),
+    block_rows=st.integers(40, 7000),
+    threads=st.integers(1, 3),
+    keep_state=st.booleans(),
+    keep_labels=st.booleans(),
+    stored=st.booleans(),
+)
+@settings(max_examples=25)
+def test_same_labels__any_chunk_block_and_budget(
+    hard_ensemble, wanted, tmp_path_factory, chunk_rows, block_rows, threads, keep_state, keep_labels, stored
+):
+    folder = tmp_path_factory.mktemp("any")
+    ingest(hard_ensemble, str(folder / "e.zarr"), chunk_rows=chunk_rows)
+    where = Where(threads=threads, block_rows=block_rows, output=str(folder / "c.zarr") if stored else None)
+
+    def budget_of(*args):
+        return replace(budget(*args), keep_state=keep_state, keep_labels=keep_labels)
+
+    budget = job.budget_of
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job, "budget_of", budget_of)
+        assert_same(cluster(as_labels(folder / "e.zarr"), PARAMS, 0, where), wanted)
+
+
+def test_same_labels__two_processes(ensemble, wanted, two_processes, tmp_path):
+    assert_same(cluster(as_labels(ensemble), PARAMS, 0, Where(client=two_processes)), wanted)
+    output = Where(client=two_processes, output=str(tmp_path / "c.zarr"), block_rows=60)
+    assert_same(cluster(as_labels(ensemble), PARAMS, 0, output), wanted)
+
+
+def test_same_labels__array_sent_to_two_processes(hard_ensemble, wanted, two_processes):
+    assert_same(cluster(as_labels(hard_ensemble), PARAMS, 0, Where(client=two_processes, block_rows=300)), wanted)
+
+
+def test_same_labels__a_worker_killed_and_one_joining(ensemble, wanted):
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None) as workers,
+        Client(workers) as client,
+    ):
+        killed = []
+
+        def progress(event):
+            if event.round == 3 and not killed:
+                killed.append(next(iter(client.run(os.getpid).values())))
+                os.kill(killed[0], signal.SIGKILL)
+            if event.round == 5 and len(killed) == 1:
+                killed.append("joined")
+                workers.scale(3)
+
+        found = cluster(as_labels(ensemble), PARAMS, 0, Where(client=client, block_rows=100), progress=progress)
+        assert len(killed) == 2
+        assert_same(found, wanted)
+
+
+KILLED = """
+import os, random, signal, sys, threading, warnings
+warnings.simplefilter("ignore")
+from cehm_dask import job
+from cehm_dask.labels import as_labels
+from cehm_dask.plan import Params
+from cehm_dask.store import ConsensusStore
+
+ensemble, output, when = sys.argv[1], sys.argv[2], sys.argv[3]
+save, done = ConsensusStore.save_checkpoint, 0
+
+def save_and_die(self, *args):
+    global done
+    done += 1
+    if when == f"before {done}":
+        os.kill(os.getpid(), signal.SIGKILL)
+    save(self, *args)
+    if when == f"after {done}":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if when == "any" and done == 1:
+        timer = threading.Timer(random.Random(os.getpid()).uniform(0, 0.1), os.kill, (os.getpid(), signal.SIGKILL))
+        timer.daemon = True
+        timer.start()
+
+ConsensusStore.save_checkpoint = save_and_die
+job.cluster(as_labels(ensemble), Params(10, restarts=2), 0, job.Where(output=output, block_rows=50))
+"""
+
+
+@pytest.mark.parametrize("when", ["before 1", "after 1", "after 4", "before 9", "any"])
+def test_same_labels__resumed_after_sigkill(ensemble, wanted, tmp_path, when):
+    output = str(tmp_path / "c.zarr")
+    killed = subprocess.run([sys.executable, "-c", KILLED, ensemble, output, when], check=False)
+    assert killed.returncode == -signal.SIGKILL or when == "any"
+    if killed.returncode == 0:
+        return  # the random moment came after the end
+    rounds = []
+    found = cluster(
+        as_labels(ensemble), PARAMS, 0, Where(output=output), progress=lambda event: rounds.append(event.round)
+    )
+    assert_same(found, wanted)
+    if when == "after 4":
+        assert min(rounds) > 1  # it went on, and did not start anew
+
+
+def test_resume__refuses_other_settings(ensemble, tmp_path):
+    output = str(tmp_path / "c.zarr")
+    subprocess.run([sys.executable, "-c", KILLED, ensemble, output, "after 2"], check=False)
+    with pytest.raises(StoreError, match=r"seed=1 \(there: 0\)"):
+        cluster(as_labels(ensemble), PARAMS, 1, Where(output=output))
+    with pytest.raises(StoreError, match=r"restarts=3 \(there: 2\)"):
+        cluster(as_labels(ensemble), Params(10, restarts=3), 0, Where(output=output))
+    cluster(as_labels(ensemble), PARAMS, 1, Where(output=output, overwrite=True))
+
+
+def test_output__finished_is_not_overwritten(ensemble, wanted, tmp_path):
+    where = Where(output=str(tmp_path / "c.zarr"))
+    cluster(as_labels(ensemble), PARAMS, 0, where)
+    with pytest.raises(StoreError, match="finished"):
+        cluster(as_labels(ensemble), PARAMS, 0, where)
+    assert_same(cluster(as_labels(ensemble), PARAMS, 0, replace(where, overwrite=True)), wanted)
+
+
+def test_output__two_runs_at_once(ensemble, tmp_path):
+    output = str(tmp_path / "c.zarr")
+
+    def progress(_event):
+        with pytest.raises(StoreError, match="being written by another run"):
+            cluster(as_labels(ensemble), PARAMS, 0, Where(output=output))
+
+    cluster(as_labels(ensemble), Params(10), 0, Where(output=output), progress=progress)
+
+
+def test_output__facts(ensemble, wanted, tmp_path):
+    output = str(tmp_path / "c.zarr")
+    cluster(as_labels(ensemble), PARAMS, 0, Where(output=output))
+    stored = open_consensus(output)
+    assert stored.facts["n_clusters_found"] == wanted.consensus.chosen.n_clusters_found
+    assert stored.facts["losses"] == wanted.consensus.chosen.problem.losses
+    np.testing.assert_array_equal(stored.array("counts")[:], wanted.consensus.chosen.problem.counts)
+    np.testing.assert_array_equal(stored.array("sizes")[:], np.bincount(wanted.labels[wanted.labels >= 0]))
+    assert stored.array("margin_histogram")[:].sum() == (wanted.labels >= 0).sum()
+    assert not (tmp_path / "c.zarr" / "checkpoint.npz").exists()
+
+
+def test_disk_full__nothing_half_written_counts(ensemble, wanted, tmp_path, monkeypatch):
+    from cehm_dask.store import ResultWriter
+
+    output, write, calls = str(tmp_path / "c.zarr"), ResultWriter.write, []
+
+    def full(self, *args):
+        calls.append(1)
+        if len(calls) == 3:
+            raise OSError(28, "No space left on device")
+        write(self, *args)
+
+    monkeypatch.setattr(ResultWriter, "write", full)
+    with pytest.raises(OSError, match="No space left"):
+        cluster(as_labels(ensemble), PARAMS, 0, Where(output=output))
+    with pytest.raises(StoreError, match="half-written"):
+        open_consensus(output)
+    assert_same(cluster(as_labels(ensemble), PARAMS, 0, Where(output=output)), wanted)
+
+
+def test_interrupt__goes_on(ensemble, wanted, tmp_path):
+    output = str(tmp_path / "c.zarr")
+
+    def interrupt(event):
+        if event.round == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cluster(as_labels(ensemble), PARAMS, 0, Where(output=output), progress=interrupt)
+    assert_same(cluster(as_labels(ensemble), PARAMS, 0, Where(output=output)), wanted)
+
+
+def test_checkpoint__small_whatever_n(ensemble, tmp_path, monkeypatch):
+    sizes, save = [], ConsensusStore.save_checkpoint
+
+    def measured(self, *args):
+        sizes.append(save(self, *args))
+        return sizes[-1]
+
+    monkeypatch.setattr(ConsensusStore, "save_checkpoint", measured)
+    cluster(as_labels(ensemble), PARAMS, 0, Where(output=str(tmp_path / "c.zarr")))
+    assert 0 < max(sizes) < 1 << 16
+
+
+def test_sweeps__restarts_read_as_often_as_the_slowest(ensemble, monkeypatch):
+    reads = []
+    read = type(as_labels(ensemble).source).read
+    monkeypatch.setattr("cehm_dask.store.Ensemble.read", lambda self, a, b: (reads.append(a), read(self, a, b))[1])
+
+    def budget_of(*args):
+        return replace(budget(*args), keep_labels=False)
+
+    budget = job.budget_of
+    monkeypatch.setattr(job, "budget_of", budget_of)
+
+    def blocks_read(params):
+        reads.clear()
+        outcome = cluster(as_labels(ensemble), params, 0, Where(threads=1))
+        chunks = -(-4779 // 128)
+        assert len(reads) == chunks * outcome.sweeps
+        return outcome
+
+    many = blocks_read(Params(10, restarts=4))
+    medoids = {}
+    cluster(
+        as_labels(ensemble),
+        Params(10, restarts=4),
+        0,
+        Where(threads=1),
+        record=lambda problem, stage, engine: medoids.setdefault(problem.number, problem.medoids),
+    )
+    singles = [blocks_read(Params(10, init=chosen.tolist())).sweeps for chosen in medoids.values()]
+    assert len(set(singles)) > 1
+    assert many.sweeps == max(singles)
+
+
+def test_sweeps__counted_one_by_one(hard_ensemble, wanted):
+    problem = wanted.consensus.chosen.problem
+    single = cluster(as_labels(hard_ensemble), Params(10, init=problem.medoids.tolist()), 0, Where(threads=1))
+    diffusion, adjustion = len(problem.growth) - 1, len(problem.losses)
+    assert single.sweeps == 1 + 1 + 2 * diffusion + adjustion
+
+
+def test_several_k__same_as_one_by_one(hard_ensemble):
+    labels = as_labels(hard_ensemble)
+    together = cluster(labels, Params(3), 0, Where(), ks=(3, 10, 14))
+    for solution in together.consensus.solutions:
+        alone = cluster(labels, Params(solution.problem.params.n_clusters), 0, Where())
+        np.testing.assert_array_equal(solution.problem.counts, alone.consensus.chosen.problem.counts)
+    best = max(together.consensus.solutions, key=lambda solution: solution.agreement)
+    assert together.consensus.chosen is best
+    model = CEHM([3, 10, 14], random_state=0).fit(hard_ensemble)
+    assert set(model.scan_) == {3, 10, 14}
+    assert model.n_clusters_ == max(model.scan_, key=model.scan_.get)
+
+
+def test_budget__refused_with_both_numbers_before_reading(ensemble, monkeypatch):
+    monkeypatch.setattr(engine.Engine, "sweep", lambda *args, **kwargs: pytest.fail("a sweep was made"))
+    with pytest.raises(BudgetError, match=r"memory=100 MiB allowed < .* projected"):
+        cluster(as_labels(ensemble), PARAMS, 0, Where(memory="100MiB"))
+
+
+@given(
+    n_samples=st.integers(1, 10**8),
+    align=st.sampled_from([1, 128, 1 << 18]),
+    threads=st.integers(1, 16),
+    processes=st.integers(1, 8),
+    problems=st.lists(st.integers(1, 60), min_size=1, max_size=70),
+)
+def test_budget__runs_cover_all_rows_aligned_and_terms_add_up(n_samples, align, threads, processes, problems):
+    from cehm_dask.plan import Shape
+
+    shape = Shape(n_samples, 30, 900, align // 2 or None, align)
+    budget = make_budget(shape, problems, allowed=2 << 40, threads=threads, processes=processes)
+    edges = budget.run_edges
+    assert edges[0] == 0
+    assert edges[-1] == n_samples
+    assert list(edges) == sorted(set(edges))
+    assert all(edge % align == 0 for edge in edges[:-1])
+    assert budget.projected <= budget.allowed
+    assert budget.keep_state
+
+
+MEASURED = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+from cehm_dask.job import Where, budget_of, cluster
+from cehm_dask.labels import as_labels
+from cehm_dask.machine import peak_bytes
+from cehm_dask.plan import Params
+
+url, output, memory = sys.argv[1:]
+labels = as_labels(url)
+roomy = budget_of(labels, Params(10), (10,), Where(memory="8GiB", output=output))
+if memory == "tight":
+    memory = roomy.projected - roomy.resident_bytes + (1 << 20)
+outcome = cluster(labels, Params(10), 0, Where(memory=memory, output=output))
+budget = outcome.budget
+print(json.dumps([peak_bytes(), budget.projected, budget.allowed, budget.keep_state, budget.keep_labels]))
+"""
+
+
+def test_memory__measured_below_projected_below_allowed(tmp_path):
+    """Fresh processes, so that their peak is the run's."""
+    url = str(tmp_path / "e.zarr")
+    Synth(2_000_000).write(url)
+    for memory, keeps in (("tight", [False, False]), ("2GiB", [True, True])):
+        command = [sys.executable, "-c", MEASURED, url, str(tmp_path / f"{memory}.zarr"), memory]
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        peak, projected, allowed, *kept = json.loads(output)
+        assert peak <= projected <= allowed
+        assert kept == keeps
