@@ -7,14 +7,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cehm_dask.cluster_ensemble import ClusterEnsemble
     from cehm_dask.consensus import ConsensusWarning
     from cehm_dask.estimator import CEHM
 
 __version__ = "0.1.0"
 
-_HOME = {"CEHM": "cehm_dask.estimator", "ConsensusWarning": "cehm_dask.consensus"}
+_HOME = {
+    "CEHM": "cehm_dask.estimator",
+    "ClusterEnsemble": "cehm_dask.cluster_ensemble",
+    "ConsensusWarning": "cehm_dask.consensus",
+}
 
-__all__ = ["CEHM", "ConsensusWarning"]
+__all__ = ["CEHM", "ClusterEnsemble", "ConsensusWarning"]
 
 
 def __getattr__(name: str) -> Any:

@@ -44,7 +44,7 @@ def _explained(command: Callable[..., None]) -> Callable[..., None]:
             except KeyboardInterrupt:
                 console.print("interrupted; with an output that ends in .zarr, the same command goes on from here")
                 sys.exit(INTERRUPTED)
-            except (ValueError, TypeError, OSError) as error:
+            except (ValueError, TypeError, OSError, ImportError) as error:
                 if logging.getLogger().isEnabledFor(logging.DEBUG):
                     raise
                 console.print(f"[red]error:[/] {escape(str(error))}")
@@ -63,7 +63,7 @@ class Count(click.ParamType[Any]):
             number = float(value)
         except ValueError:
             number = 0.5
-        if number != int(number) or number < 1:
+        if not (number >= 1 and number.is_integer()):  # nor nan, nor inf
             self.fail(f"{value!r} is not a whole number of at least 1")
         return int(number)
 
@@ -156,7 +156,7 @@ def consensus(
     if not quiet:
         summary(Console(), model, watch.seconds)
         if output is not None:
-            console.print(f"written: {output}", highlight=False)
+            console.print(f"written: {escape(output)}", highlight=False, soft_wrap=True)
 
 
 @contextmanager
@@ -194,6 +194,88 @@ def import_(labels: str, ensemble: str, overwrite: bool, quiet: bool) -> None:
 
     with Rows(Console(stderr=True), quiet=quiet) as rows:
         ingest(labels, ensemble, overwrite=overwrite, report=rows.report)
+    if not quiet:
+        _print_info(ensemble)
+
+
+@main.command()
+@click.argument("features")
+@click.argument("ensemble")
+@click.option("--k", "n_clusters", type=int, required=True, help="Clusters wanted in the end; members have k or more.")
+@click.option("--members", default=30, show_default=True, help="Base clusterings to make.")
+@click.option("--base", multiple=True, default=["kmeans"], show_default=True, help="Also minibatch, mixture, birch.")
+@click.option("--scale", default="standard", show_default=True, help="none, standard, minmax or robust.")
+@click.option("--k-min", type=int, help="Fewest clusters of a member.  [default: k]")
+@click.option("--k-max", type=int, help="Most clusters of a member.  [default: max(min(√n, 50), 1.5 k)]")
+@click.option("--fit-rows", type=Count(), help="Rows members are fitted on.  [default: all up to 32768, else so many]")
+@click.option("--subspace", type=float, help="Share of the features that each member sees.")
+@click.option("--projection", type=int, help="Dimensions of a random projection that each member sees.")
+@click.option("--bootstrap", is_flag=True, help="Fit members on rows drawn with repetition.")
+@click.option("--impute", help="'mean' to replace values that are not finite.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--append", is_flag=True, help="Put the members behind those of an existing ensemble.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing ensemble.")
+@click.option("--quiet", is_flag=True, help="No progress, no summary.")
+@_explained
+def generate(
+    features: str,
+    ensemble: str,
+    n_clusters: int,
+    members: int,
+    base: tuple[str, ...],
+    k_min: int | None,
+    k_max: int | None,
+    seed: int,
+    append: bool,
+    overwrite: bool,
+    quiet: bool,
+    scale: str,
+    impute: str | None,
+    fit_rows: int | None,
+    **drawn: Any,
+) -> None:
+    """Make an ensemble of base clusterings from features, block by block.
+
+    FEATURES is a .npy, .csv or .parquet file or a Zarr array, one row a sample. An interrupted generation goes on
+    where it stopped: give the same command.
+
+    \b
+    Examples:
+      cehm generate features.npy ensemble.zarr --k 10
+      cehm generate features.parquet ensemble.zarr --k 10 --base kmeans --base mixture --subspace 0.5
+    """
+    from cehm_dask.base_labels import FULL_FIT_ROWS, k_range, plan_members
+    from cehm_dask.base_labels import generate as make
+    from cehm_dask.display import Rows
+    from cehm_dask.features import as_features
+    from cehm_dask.store import open_ensemble
+
+    rows = as_features(features)
+    low, high = k_range(n_clusters, rows.n_samples)
+    low, high = k_min or low, k_max or max(high, k_min or 0)
+    first = len(open_ensemble(ensemble).widths) if append else 0
+    plans = plan_members(members, low, high, seed, base=base, first=first, **drawn)
+    console = Console(stderr=True)
+    if not quiet:
+        fitted = min(rows.n_samples, fit_rows or FULL_FIT_ROWS)
+        console.print(
+            f"{rows.n_samples:,} rows, {rows.n_features} features; members of {low} to {high} clusters, "
+            f"fitted on {fitted:,} rows",
+            highlight=False,
+        )
+    with Rows(console, quiet=quiet) as progress:
+        make(
+            rows,
+            ensemble,
+            plans,
+            seed,
+            append=append,
+            overwrite=overwrite,
+            report=progress.report,
+            scale=scale,
+            impute=impute,
+            fit_rows=fit_rows,
+        )
     if not quiet:
         _print_info(ensemble)
 

@@ -4,7 +4,6 @@ Used by the command only; everything below it logs and reports events, and print
 """
 
 from time import perf_counter
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -15,6 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
 
 from cehm_dask.consensus import Event
+from cehm_dask.machine import resident_bytes
 from cehm_dask.plan import format_bytes
 from cehm_dask.store import open_ensemble, read_facts
 
@@ -24,20 +24,22 @@ MOST_CLUSTERS = 20
 
 
 class Rounds:
-    """Progress of a consensus: a live bar on a terminal, one line a round elsewhere, nothing if quiet."""
+    """Progress of a consensus: two live bars on a terminal, one line a round elsewhere, nothing if quiet."""
 
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
         self.console = console
         self.quiet = quiet
+        self._watch = Stopwatch()
         self._bar: Progress | None = None
-        self._task: TaskID | None = None
         self._latest: dict[int, Event] = {}
+        self._sweep_began = 0.0
+        self._first_assigned: tuple[float, int] | None = None
 
     def __enter__(self) -> Self:
         if not self.quiet and self.console.is_terminal:
             self._bar = Progress(
                 SpinnerColumn(),
-                TextColumn("{task.description:<12}"),
+                TextColumn("{task.description:<13}"),
                 BarColumn(BAR),
                 TextColumn("{task.fields[state]}"),
                 TimeElapsedColumn(),
@@ -45,16 +47,26 @@ class Rounds:
                 transient=True,
             )
             self._bar.start()
-            self._task = self._bar.add_task("intersections", total=None, state="")
+            self._sweep = self._bar.add_task("sweep", total=None, state="")
+            self._rounds = self._bar.add_task("assigned", total=None, state="")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
+    def rows(self, stage: str, done: int, total: int) -> None:
+        """Rows done inside a sweep."""
+        if self._bar is None:
+            return
+        now = self._watch.seconds
+        rate = f"{done / max(now - self._sweep_began, 1e-3):,.0f} rows/s, memory {format_bytes(resident_bytes())}"
+        self._bar.update(self._sweep, description=stage, completed=done, total=total, state=rate)
+        if done == total:
+            self._sweep_began = now
+
     def __call__(self, event: Event) -> None:
+        """A finished round."""
         if self.quiet:
             return
         self._latest[event.problem] = event
@@ -62,12 +74,23 @@ class Rounds:
         state = f"round {slowest.round}, {slowest.assigned:,} of {slowest.n_samples:,} assigned, {event.moved:,} moved"
         if event.loss is not None:
             state += f", loss {event.loss:.6g}"
-        if self._bar is not None and self._task is not None:
-            share = slowest.assigned / slowest.n_samples
-            self._bar.update(self._task, description=slowest.stage, completed=share, total=1.0, state=state)
+        state += self._time_left(slowest)
+        if self._bar is not None:
+            self._bar.update(self._rounds, completed=slowest.assigned, total=slowest.n_samples, state=state)
         else:
             restart = f" of start {event.problem}" if len(self._latest) > 1 else ""
-            self.console.print(f"{event.stage}{restart}: {state}", highlight=False)
+            self.console.print(f"{event.stage}{restart}: {state}", highlight=False, soft_wrap=True)
+
+    def _time_left(self, event: Event) -> str:
+        """How long diffusion will take at the pace so far; nobody knows how long adjustion will."""
+        now = self._watch.seconds
+        if self._first_assigned is None:
+            self._first_assigned = (now, event.assigned)
+        began, before = self._first_assigned
+        if event.stage != "diffusion" or event.assigned <= before:
+            return ""
+        left = (now - began) * (event.n_samples - event.assigned) / (event.assigned - before)
+        return f", about {left:.0f} s to full assignment" if left >= 1 else ""
 
 
 class Rows:
@@ -176,5 +199,5 @@ def describe(console: Console, url: str) -> None:
             "settings": ", ".join(f"{name}={value}" for name, value in facts["identity"].items()),
         }
     for name, value in rows.items():
-        table.add_row(f"[bold]{name}[/]", escape(str(value)))
+        table.add_row(f"[bold]{escape(name)}[/]", escape(str(value)))
     console.print(table)

@@ -149,10 +149,16 @@ class Run:
                 yield Block(first, min(self.budget.block_rows, stop - first), piece, first - start)
 
 
+Done = Callable[[int], None]
+"""Told the number of rows of a run when it is done."""
+
+
 class Workers(Protocol):
     """Who does the runs of a sweep."""
 
-    def map(self, work: Callable[..., T], combine: Combine[T], runs: Sequence[Run], args: tuple[Any, ...]) -> T: ...
+    def map(
+        self, work: Callable[..., T], combine: Combine[T], runs: Sequence[Run], args: tuple[Any, ...], done: Done
+    ) -> T: ...
 
     def close(self, token: str) -> None: ...
 
@@ -164,10 +170,17 @@ class Threads:
         self.count = count
         self._pool = ThreadPoolExecutor(count) if count > 1 else None
 
-    def map(self, work: Callable[..., T], combine: Combine[T], runs: Sequence[Run], args: tuple[Any, ...]) -> T:
+    def map(
+        self, work: Callable[..., T], combine: Combine[T], runs: Sequence[Run], args: tuple[Any, ...], done: Done
+    ) -> T:
+        def do(run: Run) -> T:
+            result = work(run, *args)
+            done(run.n_rows)
+            return result
+
         if self._pool is None or len(runs) == 1:
-            return _fold(combine, (work(run, *args) for run in runs))
-        futures = deque(self._pool.submit(work, run, *args) for run in runs)
+            return _fold(combine, map(do, runs))
+        futures = deque(self._pool.submit(do, run) for run in runs)
         try:
             return _fold(combine, (futures.popleft().result() for _ in runs))
         except BaseException:
@@ -189,7 +202,9 @@ class Cluster:
         self._homes: dict[int, str] = {}
         self._slices: dict[int, Any] = {}
 
-    def map(self, work: Callable[..., T], combine: Combine[T], runs: Sequence[Run], args: tuple[Any, ...]) -> T:
+    def map(
+        self, work: Callable[..., T], combine: Combine[T], runs: Sequence[Run], args: tuple[Any, ...], done: Done
+    ) -> T:
         from distributed.client import FutureCancelledError
         from distributed.comm.core import CommClosedError
         from distributed.scheduler import KilledWorker
@@ -197,7 +212,7 @@ class Cluster:
         lost = (FutureCancelledError, CommClosedError, KilledWorker, TimeoutError)
         for attempt in range(1, CLUSTER_TRIES + 1):
             try:
-                return self._map(work, combine, runs, args)
+                return self._map(work, combine, runs, args, done)
             except lost as error:
                 if attempt == CLUSTER_TRIES:
                     raise
@@ -206,7 +221,9 @@ class Cluster:
                 time.sleep(attempt)
         raise AssertionError
 
-    def _map(self, work: Callable[..., T], combine: Combine[T], runs: Sequence[Run], args: tuple[Any, ...]) -> T:
+    def _map(
+        self, work: Callable[..., T], combine: Combine[T], runs: Sequence[Run], args: tuple[Any, ...], done: Done
+    ) -> T:
         client, sweep = self.client, uuid.uuid4().hex[:12]
         workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
         if not workers:
@@ -232,6 +249,7 @@ class Cluster:
                     pure=False,
                 )
             )
+            layer[-1].add_done_callback(lambda _future, rows=run.n_rows: done(rows))
         while len(layer) > 1:
             depth = len(layer)
             layer = [
@@ -326,6 +344,8 @@ class Engine:
     """Passes over the labels so far."""
     looks: int = 0
     """Passes over what the workers keep, without reading labels."""
+    watch: Callable[[str, int, int], None] | None = None
+    """Told the stage, the rows done and the rows in all, as a sweep goes on."""
     runs: list[Run] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -340,7 +360,17 @@ class Engine:
         ``reads`` says whether the work reads labels; without, it is a look at what the workers keep.
         """
         begin = time.perf_counter()
-        result = self._workers.map(work, combine, self.runs, args)
+        rows_done = 0
+        lock = threading.Lock()
+
+        def done(rows: int) -> None:
+            nonlocal rows_done
+            if self.watch is not None:
+                with lock:
+                    rows_done += rows
+                    self.watch(name, rows_done, self.labels.n_samples)
+
+        result = self._workers.map(work, combine, self.runs, args, done)
         if reads:
             self.sweeps += 1
         else:

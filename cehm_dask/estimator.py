@@ -208,6 +208,23 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         total = degrees.sum(axis=1, keepdims=True)
         return np.where(total > 0, degrees / np.where(total > 0, total, 1.0), 1.0 / weights.shape[1])
 
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """What ``predict`` needs, as plain arrays; for whole-number labels."""
+        check_is_fitted(self)
+        return {
+            "counts": self.counts_,
+            "sizes": self._sizes,
+            "values": np.concatenate(self._values).astype(np.int64),
+            "values_of": np.array([len(known) for known in self._values]),
+        }
+
+    def from_arrays(self, arrays: dict[str, NDArray[Any]]) -> Self:
+        """Take up what :meth:`to_arrays` gave, ready to predict."""
+        self.counts_, self._sizes = arrays["counts"], arrays["sizes"]
+        self._values = np.split(arrays["values"], np.cumsum(arrays["values_of"])[:-1])
+        self.n_clusters_, self.n_features_in_ = self.counts_.shape[1], len(self._values)
+        return self
+
     def _params(self, n_clusters: int) -> Params:
         names = ("variant", "similarity", "belonging", "schedule", "restarts", "choose", "init", "max_iter")
         return Params(n_clusters, **{name: getattr(self, name) for name in names})

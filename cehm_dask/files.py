@@ -46,11 +46,12 @@ def entries(url: str) -> list[str]:
     return [filesystem.unstrip_protocol(name) for name in names if not name.endswith(LOCK_NAME)]
 
 
-def write_whole(url: str, content: bytes) -> None:
-    """Write a small file so that it appears whole or not at all."""
+def write_whole(url: str, content: bytes, *, new: bool = False) -> None:
+    """Write a small file so that it appears whole or not at all; ``new``, for URLs: only if there is none."""
     filesystem, path = fsspec.core.url_to_fs(url)
     if is_url(url):
-        filesystem.pipe_file(path, content)  # a put to an object store is atomic
+        # A put to an object store is atomic, and with "create" fails where another one came first.
+        filesystem.pipe_file(path, content, mode="create" if new else "overwrite")
         return
     half = f"{path}.{os.getpid()}.half"
     try:
@@ -105,20 +106,24 @@ class Lock:
         self._file.flush()
 
     def _take_remote(self) -> None:
-        content = read_whole(self.url)
-        if content is not None:
-            mark = json.loads(content)
+        try:
+            write_whole(self.url, self._mark(), new=True)
+        except FileExistsError:
+            mark = json.loads(read_whole(self.url) or '{"owner": "ended just now", "time": 0}')
             age = time.time() - mark["time"]
             if age < LOCK_SECONDS:
                 raise StoreError(
                     f"output {os.path.dirname(self.url)} is being written by another run ({mark['owner']}, "
                     f"last sign of life {age:.0f} s ago): wait for it, or delete {self.url} if it is dead"
-                )
-        self.renew()
+                ) from None
+            self.renew()
+
+    def _mark(self) -> bytes:
+        return json.dumps({"owner": self.owner, "time": time.time()}).encode()
 
     def renew(self) -> None:
         if self.remote:
-            write_whole(self.url, json.dumps({"owner": self.owner, "time": time.time()}).encode())
+            write_whole(self.url, self._mark())
 
     def release(self) -> None:
         if self.remote:

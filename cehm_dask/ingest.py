@@ -74,13 +74,23 @@ def _survey(table: Table, report: Report) -> tuple[int, list[NDArray[Any]]]:
     for columns in table.blocks():
         for j, (name, column) in enumerate(zip(table.names, columns, strict=True)):
             known, _ = encode_column(column, name, n_samples)
-            before = values[j]
-            values[j] = known if before is None or not len(before) else np.union1d(before, known)
+            values[j] = _joined(values[j], known, name, n_samples)
         n_samples += len(columns[0])
         report("checked", len(columns[0]))
     if n_samples == 0:
         raise ValueError("n_samples=0: base labels need at least one row")
     return n_samples, [np.empty(0, np.int64) if known is None else known for known in values]
+
+
+def _joined(before: NDArray[Any] | None, known: NDArray[Any], name: str, row: int) -> NDArray[Any]:
+    """Labels seen so far and those of one more block, ascending."""
+    if known.dtype.kind != "U":
+        known = known.astype(np.uint64)  # of one type in all blocks: numpy joins signed with unsigned as floats
+    if before is None or not len(before):
+        return known
+    if len(known) and known.dtype.kind != before.dtype.kind:
+        raise TypeError(f"member {name} holds numbers in some rows and text in others, from row {row} on: make it one")
+    return np.union1d(before, known) if len(known) else before
 
 
 def _shards(table: Table, values: Sequence[NDArray[Any]], writer: EnsembleWriter) -> Iterator[NDArray[Any]]:
@@ -92,7 +102,7 @@ def _shards(table: Table, values: Sequence[NDArray[Any]], writer: EnsembleWriter
         codes = np.empty((len(columns[0]), writer.n_members), dtype)
         for j, (name, column) in enumerate(zip(table.names, columns, strict=True)):
             known, ranks = encode_column(column, name, row)
-            places = np.append(np.searchsorted(values[j], known) + 1, 0)
+            places = np.append(np.searchsorted(values[j], known.astype(values[j].dtype)) + 1, 0)
             codes[:, j] = places[ranks]
         row += len(codes)
         while len(codes):
@@ -111,12 +121,20 @@ def open_table(base_labels: Any) -> Table:
     if isinstance(base_labels, str | os.PathLike):
         return _open_path(os.fspath(base_labels))
     if isinstance(base_labels, list | tuple):
-        base_labels = np.stack([np.asarray(column) for column in base_labels], axis=1)
+        base_labels = _stacked(base_labels)
     if hasattr(base_labels, "columns"):
         return _from_frame(base_labels, "a data frame")
     if not hasattr(base_labels, "shape"):
         base_labels = np.asarray(base_labels)
     return _from_array(base_labels, type(base_labels).__name__)
+
+
+def _stacked(columns: Sequence[Any]) -> NDArray[Any]:
+    arrays = [np.asarray(column) for column in columns]
+    for j, array in enumerate(arrays):
+        if array.shape != arrays[0].shape:
+            raise ValueError(f"member {j} has shape {array.shape}, member 0 has {arrays[0].shape}: they must be equal")
+    return np.stack(arrays, axis=1) if arrays else np.empty((0, 0), np.int64)
 
 
 def _open_path(path: str) -> Table:
@@ -159,27 +177,49 @@ def _from_frame(frame: Any, source: str) -> Table:
         parts = (part.compute() for part in frame.partitions) if hasattr(frame, "partitions") else [frame]
         for part in parts:
             for start in range(0, len(part), READ_ROWS):
-                rows = part[start : start + READ_ROWS]
-                yield [rows[name] for name in frame.columns]
+                yield _columns(part[start : start + READ_ROWS])
 
     return Table([str(name) for name in frame.columns], blocks, source)
+
+
+def _columns(frame: Any) -> Columns:
+    """By place, because names may be repeated."""
+    places = range(len(frame.columns))
+    return [frame.iloc[:, j] for j in places] if hasattr(frame, "iloc") else [frame[:, j] for j in places]
 
 
 def _from_csv(path: Path) -> Table:
     import pandas as pd
 
+    def parts(types: dict[str, str] | None = None) -> Iterator[Any]:
+        with pd.read_csv(
+            path, dtype=types, chunksize=READ_ROWS, low_memory=False, dtype_backend="numpy_nullable"
+        ) as reader:
+            yield from reader
+
+    # One pass more: what is text in one block is text in all, as if the file were read in one go.
+    text = {name: "string" for part in parts() for name in part.columns if part[name].dtype.kind not in "iuf"}
+
     def blocks() -> Iterator[Columns]:
-        with pd.read_csv(path, chunksize=READ_ROWS) as reader:
-            for part in reader:
-                yield [part[name] for name in part.columns]
+        for part in parts(text):
+            yield [_spoken(column) for column in _columns(part)]
 
     return Table([str(name) for name in pd.read_csv(path, nrows=0).columns], blocks, str(path))
 
 
+def _spoken(column: Any) -> Any:
+    """A column of a file: empty cells say nothing, among floats too, where a frame could not tell them from NaN."""
+    return column.fillna(-1.0) if column.dtype.kind == "f" else column
+
+
 def _from_parquet(path: Path) -> Table:
     """A file, or the files of a folder in the order of their names."""
+    import pandas as pd
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
+    kinds = ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64", "Float32", "Float64")
+    nullable = {getattr(pa, kind.lower())(): getattr(pd, f"{kind}Dtype")() for kind in kinds}
     files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     if not files:
         raise FileNotFoundError(f"base labels {path}: the folder holds no .parquet file")
@@ -191,7 +231,6 @@ def _from_parquet(path: Path) -> Table:
             if reader.schema_arrow.names != names:
                 raise ValueError(f"{file} has columns {reader.schema_arrow.names}, {files[0]} has {names}")
             for batch in reader.iter_batches(READ_ROWS):
-                part = batch.to_pandas()
-                yield [part[name] for name in names]
+                yield [_spoken(column) for column in _columns(batch.to_pandas(types_mapper=nullable.get))]
 
     return Table(names, blocks, str(path))

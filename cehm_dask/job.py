@@ -82,7 +82,11 @@ def cluster(
     record: Record | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Consensus of base labels, for one value of k or for several side by side."""
+    """Consensus of base labels, for one value of k or for several side by side.
+
+    ``progress`` is told of every finished round; if it has a method ``rows(stage, done, total)``, that is told of the
+    rows done inside a sweep.
+    """
     ks = tuple(ks) or (params.n_clusters,)
     problems_of = [replace(params, n_clusters=k) for k in ks]
     budget = budget_of(labels, params, ks, where)
@@ -92,6 +96,7 @@ def cluster(
         store.open(overwrite=where.overwrite)
     try:
         with Engine(labels, budget, where.client) as engine:
+            engine.watch = getattr(progress, "rows", None)
             result = consensus(engine, problems_of, seed, store=store, record=record, progress=progress)
             order = result.chosen.problem.last_order()
             reads = not budget.keep_state

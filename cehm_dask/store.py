@@ -12,12 +12,15 @@ import io
 import json
 import os
 import time
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import zarr
 from numpy.typing import NDArray
@@ -55,6 +58,20 @@ def _group(url: str, mode: Any) -> zarr.Group:
         return zarr.open_group(url, mode=mode, zarr_format=3, use_consolidated=False)
     except FileNotFoundError as error:
         raise StoreError(f"store {url}: not found") from error
+    except zarr.errors.ContainsArrayError as error:
+        raise StoreError(f"store {url}: a plain Zarr array; import its labels with 'cehm import'") from error
+    except json.JSONDecodeError as error:
+        raise StoreError(f"store {url}: zarr.json is damaged ({error}); restore it or make the store anew") from error
+
+
+def _kind(url: str) -> str | None:
+    """What is at a place: "ensemble", "consensus", "other", or None for nothing (or an empty folder)."""
+    if not exists(f"{url.rstrip('/')}/zarr.json"):
+        return "other" if entries(url) or Path(url).is_file() else None
+    try:
+        return str(read_facts(url)["format"])
+    except StoreError:
+        return "other"
 
 
 def read_facts(url: str) -> dict[str, Any]:
@@ -70,7 +87,8 @@ def _attributes(url: str, kind: str) -> dict[str, Any]:
     attributes: Any = _group(url, "r").attrs.asdict().get(KEY)
     if not isinstance(attributes, dict) or attributes.get("format") != kind:
         found = attributes.get("format") if isinstance(attributes, dict) else "another kind of Zarr data"
-        raise StoreError(f"store {url}: expected an {kind} store, found {found}; import labels with 'cehm import'")
+        remedy = "import labels with 'cehm import'" if kind == "ensemble" else "make one with 'cehm consensus'"
+        raise StoreError(f"store {url}: holds {found}, expected {kind}; {remedy}")
     if attributes.get("version") != VERSION:
         raise StoreError(
             f"store {url}: version {attributes.get('version')}, this program reads version {VERSION}; make it anew"
@@ -119,7 +137,9 @@ class Ensemble:
             try:
                 if self._shards is not None:
                     return self._shards.read(start, stop)
-                return np.asarray(self._array[start:stop])
+                rows = np.asarray(self._array[start:stop])
+                self._refuse_lost_shards(start, rows)
+                return rows
             except (OSError, ValueError, RuntimeError) as error:
                 if attempt == READ_TRIES:
                     first, last = start // self.chunk_rows, (stop - 1) // self.chunk_rows
@@ -129,6 +149,13 @@ class Ensemble:
                     ) from error
                 time.sleep(0.05 * 4**attempt)
         raise AssertionError
+
+    def _refuse_lost_shards(self, start: int, rows: NDArray[Any]) -> None:
+        """Zarr reads a shard that is gone as zeros, "says nothing"; every shard of an ensemble was written."""
+        for shard in range(start // self.shard_rows, -(-(start + len(rows)) // self.shard_rows)):
+            part = rows[max(0, shard * self.shard_rows - start) : (shard + 1) * self.shard_rows - start]
+            if not part.any() and not exists(f"{self.url.rstrip('/')}/labels/c/{shard}/0"):
+                raise FileNotFoundError(f"shard {shard} is missing")
 
     @property
     def sizes(self) -> NDArray[np.int64]:
@@ -164,11 +191,18 @@ class EnsembleWriter:
         start, stop = self.rows(shard)
         if codes.shape != (stop - start, self.n_members):
             raise ValueError(f"shard {shard} has shape {(stop - start, self.n_members)}, got {codes.shape}")
-        group = _group(self.url, "r+")
-        group["labels"][start:stop] = codes  # type: ignore[index]
+        # An all-zero shard (nobody says anything) is written like any other, so that a missing one is seen.
+        array = zarr.open(self.url, path="labels", mode="r+", config={"write_empty_chunks": True})
+        array[start:stop] = codes  # type: ignore[index]
         if truth is not None:
-            group["truth"][start:stop] = truth  # type: ignore[index]
-        return hashlib.blake2b(np.ascontiguousarray(codes), digest_size=16).hexdigest()
+            _group(self.url, "r+")["truth"][start:stop] = truth  # type: ignore[index]
+        return digest_of(codes)
+
+    def written(self, shard: int) -> NDArray[Any] | None:
+        """The codes of a shard that a run before this one wrote; shards appear whole or not at all."""
+        start, stop = self.rows(shard)
+        codes = np.asarray(_group(self.url, "r")["labels"][start:stop])  # type: ignore[index]
+        return codes if codes.any() else None
 
     def finish(self, digests: Sequence[str], sizes: Sequence[NDArray[np.int64]]) -> str:
         """Record sizes and fingerprint and mark the store whole."""
@@ -181,6 +215,10 @@ class EnsembleWriter:
         fingerprint = hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
         group.attrs[KEY] = {**attributes, "fingerprint": fingerprint, "complete": True}
         return fingerprint
+
+
+def digest_of(codes: NDArray[Any]) -> str:
+    return hashlib.blake2b(np.ascontiguousarray(codes), digest_size=16).hexdigest()
 
 
 def shape_of_chunks(n_samples: int, n_members: int, itemsize: int, chunk_rows: int | None = None) -> tuple[int, int]:
@@ -203,27 +241,25 @@ def create_ensemble(
     truth: bool = False,
     chunk_rows: int | None = None,
     overwrite: bool = False,
+    identity: str | None = None,
 ) -> EnsembleWriter:
-    """Create the arrays of an ensemble.zarr, to be filled shard by shard."""
-    if exists(url):
-        if not overwrite:
-            raise StoreError(f"store {url} exists: choose another name, or pass --overwrite")
-        remove(url)
+    """Create the arrays of an ensemble.zarr, to be filled shard by shard.
+
+    With an ``identity``, a half-written store that has the same one is taken up where it was left.
+    """
     dtype = np.min_scalar_type(max(widths) - 1)
     chunk, shard = shape_of_chunks(n_samples, len(widths), dtype.itemsize, chunk_rows)
-    group = zarr.open_group(url, mode="w", zarr_format=3)
-    group.create_array(
-        "labels",
-        shape=(n_samples, len(widths)),
-        dtype=dtype,
-        chunks=(chunk, len(widths)),
-        shards=(shard, len(widths)),
-        compressors=[Crc32cCodec()],
-        config={"write_empty_chunks": True},
-    )
-    if truth:
-        group.create_array("truth", shape=(n_samples,), dtype=np.int16, chunks=(shard,))
-    group.attrs[KEY] = {
+    kind = _kind(url)
+    if kind is not None:
+        if kind != "ensemble":
+            raise StoreError(f"{url} exists and is no ensemble store: choose another name, or remove it first")
+        if not overwrite:
+            found = read_facts(url)
+            if identity is not None and not found["complete"] and found.get("identity") == identity:
+                return EnsembleWriter(url, n_samples, len(widths), shard)
+            raise StoreError(f"store {url} exists: choose another name, or pass --overwrite")
+        remove(url)
+    attributes: Any = {
         "format": "ensemble",
         "version": VERSION,
         "n_samples": n_samples,
@@ -233,8 +269,20 @@ def create_ensemble(
         "values": None if values is None else [known.tolist() for known in values],
         "members": [dict(member) for member in members],
         "source": source,
+        "identity": identity,
         "complete": False,
     }
+    group = zarr.open_group(url, mode="w", zarr_format=3, attributes={KEY: attributes})
+    group.create_array(
+        "labels",
+        shape=(n_samples, len(widths)),
+        dtype=dtype,
+        chunks=(chunk, len(widths)),
+        shards=(shard, len(widths)),
+        compressors=[Crc32cCodec()],
+    )
+    if truth:
+        group.create_array("truth", shape=(n_samples,), dtype=np.int16, chunks=(shard,))
     return EnsembleWriter(url, n_samples, len(widths), shard)
 
 
@@ -249,7 +297,7 @@ def open_ensemble(url: str) -> Ensemble:
         n_samples=attributes["n_samples"],
         widths=tuple(attributes["widths"]),
         names=tuple(attributes["names"]),
-        values=None if values is None else tuple(np.asarray(known) for known in values),
+        values=None if values is None else tuple(_known(own) for own in values),
         fingerprint=attributes["fingerprint"],
         chunk_rows=array.chunks[0],
         shard_rows=(array.shards or array.chunks)[0],
@@ -257,6 +305,12 @@ def open_ensemble(url: str) -> Ensemble:
         members=tuple(attributes["members"]),
         source=attributes["source"],
     )
+
+
+def _known(values: list[Any]) -> NDArray[Any]:
+    """Labels of one member; numpy would take a list of numbers beyond int64 for floats."""
+    known = np.asarray(values)
+    return np.asarray(values, np.uint64) if known.dtype.kind == "f" else known
 
 
 @dataclass(frozen=True)
@@ -295,6 +349,8 @@ class ConsensusStore:
 
     def open(self, *, overwrite: bool) -> None:
         """Take the lock; start anew, or go on with what a run with the same identity left."""
+        if _kind(self.url) not in (None, "consensus"):
+            raise StoreError(f"output {self.url} exists and is no consensus store: choose another name")
         self._lock.take()
         try:
             self._open(overwrite)
@@ -303,31 +359,33 @@ class ConsensusStore:
             raise
 
     def _open(self, overwrite: bool) -> None:
-        found: Any = None
-        if exists(f"{self.url.rstrip('/')}/zarr.json"):
-            found = _group(self.url, "r").attrs.asdict().get(KEY)
-        elif not overwrite and entries(self.url):
-            raise StoreError(f"output {self.url} exists and is not a consensus store: choose another name")
-        if found is not None and not overwrite:
-            if not isinstance(found, dict) or found.get("format") != "consensus":
-                raise StoreError(f"output {self.url} is another kind of store: choose another name")
-            if found.get("complete"):
-                raise StoreError(f"output {self.url} is finished: choose another name, or pass --overwrite")
-            differing = [
-                f"{name}={self.identity.get(name)!r} (there: {found['identity'].get(name)!r})"
-                for name in sorted({*self.identity, *found["identity"]})
-                if self.identity.get(name) != found["identity"].get(name)
-            ]
-            if differing:
-                raise StoreError(
-                    f"output {self.url} holds an unfinished run with other settings: {', '.join(differing)}; "
-                    "use the same settings to go on, another name, or --overwrite to start anew"
-                )
+        if _kind(self.url) == "consensus" and not overwrite:
+            self._check_same(read_facts(self.url))
             return
+        # In this order, whenever it is cut off, what is left is never taken for a whole store or another run's state.
+        remove(self._checkpoint)
+        facts: Any = {"format": "consensus", "version": VERSION, "identity": self.identity, "complete": False}
+        zarr.open_group(self.url, mode="a", zarr_format=3, attributes={KEY: facts}).attrs[KEY] = facts
         for entry in entries(self.url):
-            remove(entry)
-        group = zarr.open_group(self.url, mode="a", zarr_format=3)
-        group.attrs[KEY] = {"format": "consensus", "version": VERSION, "identity": self.identity, "complete": False}
+            if not entry.endswith("/zarr.json"):
+                remove(entry)
+
+    def _check_same(self, found: Mapping[str, Any]) -> None:
+        """Refuse to go on with a run that is finished, or was another one."""
+        if found.get("complete"):
+            raise StoreError(f"output {self.url} is finished: choose another name, or pass --overwrite")
+        differing = [
+            f"{name}={self.identity.get(name)!r} (there: {found['identity'].get(name)!r})"
+            for name in sorted({*self.identity, *found["identity"]})
+            if self.identity.get(name) != found["identity"].get(name)
+        ]
+        if found.get("version") != VERSION:
+            differing.append(f"version={VERSION} (there: {found.get('version')})")
+        if differing:
+            raise StoreError(
+                f"output {self.url} holds an unfinished run with other settings: {', '.join(differing)}; "
+                "use the same settings to go on, another name, or --overwrite to start anew"
+            )
 
     def save_table(self, name: str, table: NDArray[Any]) -> None:
         """Keep a small array."""
@@ -360,9 +418,14 @@ class ConsensusStore:
         content = read_whole(self._checkpoint)
         if content is None:
             return None
-        with np.load(io.BytesIO(content), allow_pickle=False) as saved:
-            arrays = {name: saved[name] for name in saved.files if name != "facts"}
-            return arrays, json.loads(str(saved["facts"]))
+        try:
+            with np.load(io.BytesIO(content), allow_pickle=False) as saved:
+                arrays = {name: saved[name] for name in saved.files if name != "facts"}
+                return arrays, json.loads(str(saved["facts"]))
+        except (OSError, ValueError, TypeError, LookupError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise StoreError(
+                f"{self._checkpoint} is damaged ({error}): remove it, and the run starts over from the intersections"
+            ) from error
 
     def create_result(self, n_samples: int, chunk_rows: int) -> ResultWriter:
         """Create the arrays of size n, to be filled chunk by chunk."""
@@ -399,3 +462,30 @@ class StoredConsensus:
 def open_consensus(url: str) -> StoredConsensus:
     """Open a finished consensus.zarr."""
     return StoredConsensus(url, _attributes(url, "consensus"))
+
+
+def save_model(url: str, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any], *, overwrite: bool) -> None:
+    """Write a fitted model: small arrays and plain facts."""
+    if exists(url):
+        if not overwrite:
+            raise StoreError(f"model {url} exists: choose another name, or pass overwrite=True")
+        remove(url)
+    group = zarr.open_group(url, mode="w", zarr_format=3)
+    for name, table in arrays.items():
+        group.create_array(name, shape=table.shape, dtype=table.dtype)[...] = table
+    group.attrs[KEY] = {"format": "model", "version": VERSION, "complete": True, **facts}
+
+
+def load_model(url: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Read what :func:`save_model` wrote."""
+    facts = _attributes(url, "model")
+    return {name: np.asarray(array[...]) for name, array in _group(url, "r").arrays()}, facts
+
+
+def replace_store(new: str, old: str) -> None:
+    """Put a finished store in the place of another."""
+    filesystem, target = fsspec.core.url_to_fs(old)
+    aside = f"{target.rstrip('/')}.before"
+    filesystem.mv(target, aside, recursive=True)
+    filesystem.mv(fsspec.core.url_to_fs(new)[1], target, recursive=True)
+    filesystem.rm(aside, recursive=True)

@@ -73,11 +73,7 @@ def winner_and_margin(b):
 
 
 def one_hot(a, k):
-    A = np.zeros((len(a), k), np.int64)
-    for x, e in enumerate(a):
-        if e >= 0:
-            A[x, e] = 1
-    return A
+    return (a[:, None] == np.arange(k)).astype(np.int64)
 
 
 def target(schedule, n, k, n_a, n_a_start):

@@ -1,0 +1,199 @@
+"""``ClusterEnsemble``: features in, consensus out, by scikit-learn's conventions.
+
+The other door beside ``CEHM``, for users who have features and no base labels: makes the members, then their
+consensus, and keeps the fitted members so that new rows can be labelled. Saved without pickle.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from cehm_dask.base_labels import Labeller, Linear, Member, k_range, label_all, make_labeller, plan_members
+from cehm_dask.consensus import Progress
+from cehm_dask.estimator import CEHM
+from cehm_dask.features import Scaling, as_features
+from cehm_dask.store import load_model, save_model
+
+CONSENSUS = ("variant", "restarts", "choose", "max_iter")
+"""Parameters handed on to the consensus."""
+
+
+class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
+    """Many clusterings of the same features, and their consensus.
+
+    Parameters
+    ----------
+    n_clusters : int
+        Clusters wanted.
+    members : int, default 30
+        Base clusterings to make.
+    base : {"kmeans", "minibatch", "mixture", "birch"}, an estimator, or a sequence of these
+        How members cluster; of several, members take turns. An estimator needs ``predict``, or ``fit_predict`` if
+        members are fitted on all rows.
+    scale : {"none", "standard", "minmax", "robust"}, default "standard"
+    k_min, k_max : int, optional
+        Fewest and most clusters of a member; default as in the paper: k to max(min(⌊√n⌋, 50), ⌈1.5 k⌉).
+    fit_rows : int, optional
+        Rows that members are fitted on, drawn at random; default: all up to 32768, else so many.
+    subspace : float, optional
+        Share of the features that each member sees.
+    projection : int, optional
+        Dimensions of a random projection that each member sees.
+    bootstrap : bool, default False
+        Whether members are fitted on rows drawn with repetition.
+    impute : {None, "mean"}
+        What to do about values that are not finite; None: refuse them.
+    variant, restarts, choose, max_iter
+        Of the consensus, as in :class:`CEHM`.
+    random_state : int, RandomState or None
+
+    Attributes
+    ----------
+    labels_, margin_
+        Cluster and confidence of each sample.
+    members_ : list of dict
+        Algorithm, parameters, seed and seconds of each member.
+    base_labels_ : (n_samples, members) unsigned
+        Labels of the members, from 1.
+    consensus_ : CEHM
+        The fitted consensus.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from cehm_dask import ClusterEnsemble
+    >>> model = ClusterEnsemble(n_clusters=3, random_state=0).fit(load_iris().data)
+    >>> model.labels_.shape, len(model.members_)
+    ((150,), 30)
+    """
+
+    def __init__(
+        self,
+        n_clusters: int,
+        members: int = 30,
+        base: Any = "kmeans",
+        scale: str = "standard",
+        k_min: int | None = None,
+        k_max: int | None = None,
+        fit_rows: int | None = None,
+        subspace: float | None = None,
+        projection: int | None = None,
+        bootstrap: bool = False,
+        impute: str | None = None,
+        variant: str = "released",
+        restarts: int = 1,
+        choose: str = "agreement",
+        max_iter: int = 100,
+        random_state: Any = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.members = members
+        self.base = base
+        self.scale = scale
+        self.k_min = k_min
+        self.k_max = k_max
+        self.fit_rows = fit_rows
+        self.subspace = subspace
+        self.projection = projection
+        self.bootstrap = bootstrap
+        self.impute = impute
+        self.variant = variant
+        self.restarts = restarts
+        self.choose = choose
+        self.max_iter = max_iter
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None, *, progress: Progress | None = None) -> Self:
+        """Make the members and their consensus.
+
+        Parameters
+        ----------
+        X : (n_samples, n_features) numbers, dask array, data frame, sparse matrix, path or URL
+        y : ignored
+        progress : callable (Event), optional
+            Told of every finished round of the consensus.
+        """
+        features = as_features(X)
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        low, high = k_range(self.n_clusters, features.n_samples)
+        low, high = self.k_min or low, self.k_max or max(high, self.k_min or 0)
+        plans = plan_members(
+            self.members,
+            low,
+            high,
+            seed,
+            base=self.base,
+            subspace=self.subspace,
+            projection=self.projection,
+            bootstrap=self.bootstrap,
+        )
+        threads = len(os.sched_getaffinity(0))
+        self._labeller, self.members_ = make_labeller(
+            features, plans, seed, scale=self.scale, impute=self.impute, fit_rows=self.fit_rows, threads=threads
+        )
+        self.base_labels_ = label_all(features, self._labeller, threads=threads)
+        settings = {name: getattr(self, name) for name in CONSENSUS}
+        self.consensus_ = CEHM(self.n_clusters, random_state=seed, **settings)
+        self.consensus_.fit(self.base_labels_, progress=progress)
+        self.labels_ = self.consensus_.labels_
+        self.margin_ = self.consensus_.margin_
+        self.n_features_in_ = features.n_features
+        return self
+
+    def predict(self, X: Any) -> NDArray[np.int16]:
+        """Cluster of new rows: the fitted members label them, then the consensus does."""
+        check_is_fitted(self)
+        features = as_features(X)
+        if features.n_features != self.n_features_in_:
+            raise ValueError(f"X has {features.n_features} features, {self.n_features_in_} were fitted")
+        return self.consensus_.predict(label_all(features, self._labeller))
+
+    def save(self, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write what ``predict`` needs to a Zarr store; for members that assign to the nearest centre."""
+        check_is_fitted(self)
+        members = self._labeller.members
+        if not all(isinstance(member, Linear) for member in members):
+            raise ValueError(f"base={self.base!r}: only members that assign to the nearest centre can be saved")
+        scaling = self._labeller.scaling
+        arrays: dict[str, NDArray[Any]] = {
+            "columns": scaling.columns,
+            "centre": scaling.centre,
+            "spread": scaling.spread,
+            "slopes": np.concatenate([member.slopes for member in members]),  # type: ignore[union-attr]
+            "intercepts": np.concatenate([member.intercepts for member in members]),  # type: ignore[union-attr]
+            "names": np.concatenate([member.names for member in members]),  # type: ignore[union-attr]
+            "centres_of": np.array([len(member.names) for member in members]),  # type: ignore[union-attr]
+            **{f"consensus_{name}": array for name, array in self.consensus_.to_arrays().items()},
+        }
+        if scaling.fill is not None:
+            arrays["fill"] = scaling.fill
+        parameters = {name: value for name, value in self.get_params(deep=False).items() if name != "random_state"}
+        facts = {"parameters": json.loads(json.dumps(parameters)), "members": self.members_}
+        save_model(os.fspath(url), arrays, {**facts, "n_features": self.n_features_in_}, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, url: str | os.PathLike[str]) -> "ClusterEnsemble":
+        """Read a model that :meth:`save` wrote, ready to predict."""
+        arrays, facts = load_model(os.fspath(url))
+        model = cls(**facts["parameters"])
+        edges = np.cumsum([0, *arrays["centres_of"].tolist()])
+        parts: Sequence[slice] = [slice(a, b) for a, b in pairwise(edges)]
+        members: tuple[Member, ...] = tuple(
+            Linear(arrays["slopes"][part], arrays["intercepts"][part], arrays["names"][part]) for part in parts
+        )
+        scaling = Scaling(arrays["columns"], arrays["centre"], arrays["spread"], arrays.get("fill"))
+        widths = tuple(int(arrays["names"][part].max()) + 1 for part in parts)
+        model._labeller, model.members_ = Labeller(scaling, members, widths), facts["members"]
+        saved = {name.removeprefix("consensus_"): array for name, array in arrays.items() if "consensus_" in name}
+        settings = {name: getattr(model, name) for name in CONSENSUS}
+        model.consensus_ = CEHM(model.n_clusters, **settings).from_arrays(saved)
+        model.n_features_in_ = facts["n_features"]
+        return model

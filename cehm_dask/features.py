@@ -1,0 +1,263 @@
+"""Features in any accepted form → row blocks of scaled float32.
+
+First room of the flow for users who bring features rather than base labels: numpy arrays, .npy (mapped), Zarr,
+.parquet, .csv, dask arrays and data frames, scipy sparse rows; local or in an object store. One pass finds each
+column's extremes, mean and spread; from then on a block is read, scaled and handed over. Statistics are summed
+over blocks of a fixed number of rows, counted from row 0, so no chunking of the source can change a bit of them.
+"""
+
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cehm_dask.store import is_store, open_array
+
+BLOCK_ROWS = 1 << 16
+"""Rows of a block; fixed, because sums of floats depend on where they are cut."""
+
+SCALES = ("none", "standard", "minmax", "robust")
+IMPUTES = (None, "mean")
+
+Read = Callable[[int, int], NDArray[Any]]
+
+
+class FeatureWarning(UserWarning):
+    """Something about the features that a careful user would want to know."""
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """Rows of numbers that can be read in any order."""
+
+    n_samples: int
+    names: tuple[str, ...]
+    read: Read
+    source: str
+    _keep: Any = field(default=None, repr=False)
+    """Whatever must live as long as the rows do."""
+
+    @property
+    def n_features(self) -> int:
+        return len(self.names)
+
+    def blocks(self) -> Iterator[tuple[int, int]]:
+        """First row of each block and the row after its last."""
+        for start in range(0, self.n_samples, BLOCK_ROWS):
+            yield start, min(start + BLOCK_ROWS, self.n_samples)
+
+
+def as_features(X: Any) -> Features:
+    """Features in any accepted form, readable by rows.
+
+    Parameters
+    ----------
+    X : array (n_samples, n_features), dask array, data frame, scipy sparse matrix, path or URL
+        Files: .npy, .csv, .parquet, .zarr (a Zarr array).
+    """
+    if isinstance(X, Features):
+        return X
+    if isinstance(X, str | os.PathLike):
+        return _from_path(os.fspath(X))
+    if hasattr(X, "columns"):
+        return _from_frame(X)
+    if hasattr(X, "tocsr"):
+        rows = X.tocsr()
+        return _checked(rows.shape, lambda a, b: rows[a:b].toarray(), "a sparse matrix")
+    if not hasattr(X, "shape"):
+        X = np.asarray(X)
+    return _from_array(X, type(X).__name__)
+
+
+def _from_path(path: str) -> Features:
+    if is_store(path):
+        return _from_array(open_array(path), path)
+    local = Path(path)
+    if not local.exists():
+        raise FileNotFoundError(f"features {path}: no such file")
+    if local.suffix == ".npy":
+        return _from_array(np.load(local, mmap_mode="r", allow_pickle=False), path)
+    if local.suffix == ".parquet":
+        return _from_parquet(local)
+    if local.suffix == ".csv":
+        return _from_csv(local)
+    raise ValueError(f"features {path}: expected a name that ends in .npy, .csv, .parquet or .zarr")
+
+
+def _from_array(array: Any, source: str) -> Features:
+    """Numpy, memory-mapped, Zarr and dask arrays."""
+    if getattr(array, "dtype", None) is not None and np.dtype(array.dtype).kind not in "iufb":
+        raise TypeError(f"features have dtype {array.dtype}: expected numbers")
+    return _checked(array.shape, lambda a, b: np.asarray(array[a:b]), source)
+
+
+def _from_frame(frame: Any) -> Features:
+    names = [str(name) for name in frame.columns]
+    if hasattr(frame, "to_dask_array"):
+        array = frame.to_dask_array(lengths=True)
+        return _checked(array.shape, lambda a, b: np.asarray(array[a:b]), "a dask data frame", names)
+    values = np.asarray(frame.to_numpy())
+    if values.dtype.kind not in "iufb":
+        wrong = [name for name in frame.columns if np.asarray(frame[name].to_numpy()).dtype.kind not in "iufb"]
+        raise TypeError(f"columns {', '.join(map(str, wrong))} are not numbers: leave them out, or encode them")
+    return _checked(values.shape, lambda a, b: values[a:b], "a data frame", names)
+
+
+def _from_parquet(path: Path) -> Features:
+    import pyarrow.parquet as pq
+
+    file = pq.ParquetFile(path)
+    edges = np.cumsum([0, *(file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups))])
+    names = file.schema_arrow.names
+
+    def read(start: int, stop: int) -> NDArray[Any]:
+        first, last = np.searchsorted(edges, [start, stop - 1], side="right") - 1
+        # A reader of its own: one is not safe to share between threads.
+        table = pq.ParquetFile(path).read_row_groups(list(range(first, last + 1)))
+        columns = [np.asarray(column)[start - edges[first] : stop - edges[first]] for column in table.columns]
+        return np.stack(columns, axis=1)
+
+    return _checked((int(edges[-1]), len(names)), read, str(path), names)
+
+
+def _from_csv(path: Path) -> Features:
+    """Text cannot be read from the middle: it is turned once, block by block, into a temporary .npy file."""
+    import pandas as pd
+
+    folder = tempfile.TemporaryDirectory(prefix="cehm-")
+    target = Path(folder.name) / "features.raw"
+    rows = 0
+    with target.open("wb") as file, pd.read_csv(path, chunksize=BLOCK_ROWS) as reader:
+        for part in reader:
+            names = [str(name) for name in part.columns]
+            wrong = [name for name in names if part[name].dtype.kind not in "iufb"]
+            if wrong:
+                raise TypeError(f"{path}: columns {', '.join(wrong)} are not numbers: leave them out, or encode them")
+            file.write(np.ascontiguousarray(part.to_numpy(np.float64)))
+            rows += len(part)
+    if not rows:
+        raise ValueError(f"n_samples=0: {path} has no rows")
+    values = np.memmap(target, np.float64, "r", shape=(rows, len(names)))
+    features = _checked(values.shape, lambda a, b: values[a:b], str(path), names)
+    return Features(features.n_samples, features.names, features.read, features.source, folder)
+
+
+def _checked(shape: Sequence[int], read: Read, source: str, names: Sequence[str] | None = None) -> Features:
+    if len(shape) != 2:
+        raise ValueError(f"features have shape {tuple(shape)}: expected two dimensions, n_samples × n_features")
+    if shape[0] == 0 or shape[1] == 0:
+        raise ValueError(f"features have shape {tuple(shape)}: at least one row and one column are needed")
+    return Features(int(shape[0]), tuple(names or (str(j) for j in range(shape[1]))), read, source)
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """Which columns are used and how: value → (value − centre) / spread, in float32."""
+
+    columns: NDArray[np.intp]
+    centre: NDArray[np.float64]
+    spread: NDArray[np.float64]
+    fill: NDArray[np.float64] | None
+    """What takes the place of a value that is not finite; None: it is an error."""
+
+    @cached_property
+    def _all_columns(self) -> bool:
+        return bool(np.array_equal(self.columns, np.arange(len(self.columns))))
+
+    def apply(self, rows: NDArray[Any], first_row: int = 0, names: Sequence[str] = ()) -> NDArray[np.float32]:
+        """Scaled columns of a block of rows."""
+        values = rows if self._all_columns and rows.shape[1] == len(self.columns) else rows[:, self.columns]
+        values = np.asarray(values, np.float64)
+        finite = np.isfinite(values)
+        if self.fill is not None:
+            values = np.where(finite, values, self.fill)
+        elif not finite.all():
+            row, column = np.argwhere(~finite)[0]
+            name = names[self.columns[column]] if names else str(self.columns[column])
+            _refuse_value(values[row, column], first_row + row, name)
+        return ((values - self.centre) / self.spread).astype(np.float32)
+
+
+def _refuse_value(value: float, row: int, name: str) -> None:
+    raise ValueError(f"features hold {value} at row {row}, column {name}: mend the data, or ask for impute='mean'")
+
+
+def fit_scaling(
+    features: Features, scale: str, *, impute: str | None = None, sample: NDArray[Any] | None = None, threads: int = 1
+) -> Scaling:
+    """Find each column's centre and spread in one pass; constant columns are dropped and named.
+
+    ``robust`` takes median and quartiles from ``sample``, rows drawn at random.
+    """
+    if scale not in SCALES:
+        raise ValueError(f"scale={scale!r}: expected one of {', '.join(map(repr, SCALES))}")
+    if impute not in IMPUTES:
+        raise ValueError(f"impute={impute!r}: expected None or 'mean'")
+
+    def look(block: tuple[int, int]) -> tuple[NDArray[Any], ...]:
+        values = np.asarray(features.read(*block), np.float64)
+        finite = np.isfinite(values)
+        if not finite.all() and impute is None:
+            row, column = np.argwhere(~finite)[0]
+            _refuse_value(values[row, column], block[0] + row, features.names[column])
+        count = finite.sum(axis=0)
+        mean = np.where(finite, values, 0.0).sum(axis=0) / np.maximum(count, 1)
+        squares = (np.where(finite, values - mean, 0.0) ** 2).sum(axis=0)
+        low = np.where(finite, values, np.inf).min(axis=0)
+        high = np.where(finite, values, -np.inf).max(axis=0)
+        return count, mean, squares, low, high
+
+    with ThreadPoolExecutor(threads) as pool:
+        parts = pool.map(look, features.blocks())
+        count, mean, squares, low, high = next(parts)
+        for n, m, s, bottom, top in parts:
+            total = np.maximum(count + n, 1)
+            squares = squares + s + (m - mean) ** 2 * count * n / total
+            mean = (mean * count + m * n) / total
+            count, low, high = count + n, np.minimum(low, bottom), np.maximum(high, top)
+    constant = ~(low < high)
+    if constant.all():
+        raise ValueError("every feature is constant: there is nothing to cluster by")
+    if constant.any():
+        dropped = ", ".join(np.asarray(features.names)[constant])
+        warnings.warn(f"constant columns dropped: {dropped}", FeatureWarning, stacklevel=2)
+    used = np.flatnonzero(~constant)
+    centre, spread = np.zeros(features.n_features), np.ones(features.n_features)
+    if scale == "standard":
+        centre, spread = mean, np.sqrt(squares / np.maximum(count, 1))
+    elif scale == "minmax":
+        centre, spread = low, high - low
+    elif scale == "robust":
+        assert sample is not None
+        quartiles = np.nanpercentile(np.where(np.isfinite(sample), sample, np.nan), [25, 50, 75], axis=0)
+        centre, spread = quartiles[1], quartiles[2] - quartiles[0]
+        spread = np.where(spread > 0, spread, 1.0)
+    return Scaling(used, centre[used], spread[used], mean[used] if impute == "mean" else None)
+
+
+def sample_rows(
+    features: Features, count: int, seed: int, *, threads: int = 1
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Row numbers drawn at random without repetition, ascending, and those rows; each block is read once."""
+    if count >= features.n_samples:
+        chosen = np.arange(features.n_samples)
+    else:
+        rng = np.random.default_rng(seed)
+        chosen = np.sort(rng.choice(features.n_samples, count, replace=False, shuffle=False))
+
+    def pick(block: tuple[int, int]) -> NDArray[Any]:
+        first, last = np.searchsorted(chosen, block)
+        if first == last:
+            return np.empty((0, features.n_features))
+        return np.asarray(features.read(*block)[chosen[first:last] - block[0]])
+
+    with ThreadPoolExecutor(threads) as pool:
+        return chosen, np.concatenate([part for part in pool.map(pick, features.blocks()) if len(part)])

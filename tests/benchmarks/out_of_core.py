@@ -1,0 +1,225 @@
+"""Figures of the engine out of core and on processes: ``python -m tests.benchmarks.out_of_core [PART ...]``.
+
+Prints one line a figure, as ratios of two things measured in the same run. Stores are made in --folder (10⁸ samples
+take 3 GB there) and kept for the next run.
+"""
+
+import argparse
+import json
+import multiprocessing
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from cehm_dask import CEHM, kernels
+from cehm_dask.engine import Engine
+from cehm_dask.intersections import hyperedges_of, intersections
+from cehm_dask.job import Where, cluster
+from cehm_dask.labels import Labels, as_labels
+from cehm_dask.machine import this_machine
+from cehm_dask.plan import Params, make_budget
+from cehm_dask.rounds import EVERY_ROW, Problem, advance, combine
+from cehm_dask.store import open_ensemble
+from cehm_dask.synth import Synth
+
+K = 10
+SMALL, MIDDLE, LARGE = 10**6, 10**7, 10**8
+
+
+def ensemble(folder: Path, n: int) -> str:
+    url = folder / f"ensemble-{n}.zarr"
+    if not url.exists():
+        Synth(n).write(str(url), threads=2)
+    return str(url)
+
+
+def best_of(repeats: int, work: Callable[[], Any]) -> float:
+    seconds = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - begin)
+    return min(seconds)
+
+
+class Sweeps:
+    """Belonging sweeps over labels, with everything before them done: what a round costs."""
+
+    def __init__(self, labels: Labels, *, keep_labels: bool, client: Any = None, processes: int = 1) -> None:
+        machine = this_machine("20GiB", None if client is None else 1)
+        budget = make_budget(labels.shape, [K], allowed=machine.allowed, threads=machine.threads, processes=processes)
+        from dataclasses import replace
+
+        self.engine = Engine(labels, replace(budget, keep_labels=keep_labels), client)
+        small = labels.source.read(0, 100_000)
+        with Engine(as_labels(small), make_budget(as_labels(small).shape, [K], allowed=1 << 40)) as engine:
+            edges = hyperedges_of(as_labels(small), *intersections(engine))
+        self.problem = Problem(0, Params(K), edges, np.arange(K))
+        random = np.random.default_rng(0).random((labels.n_slots, K))
+        self.problem.weights = kernels.padded(random)
+
+    def __call__(self) -> None:
+        order = self.problem.order(cut=EVERY_ROW)
+        self.engine.sweep("belonging", advance, combine, [order])
+
+    def seconds(self, repeats: int = 3) -> float:
+        self()
+        found = best_of(repeats, self)
+        self.engine.close()
+        return found
+
+
+def against_memory(folder: Path) -> None:
+    url = ensemble(folder, MIDDLE)
+    stored = as_labels(url)
+    codes = open_ensemble(url).read(0, MIDDLE)
+    held = as_labels(codes)
+    ratios = [Sweeps(stored, keep_labels=False).seconds() / Sweeps(held, keep_labels=False).seconds() for _ in range(3)]
+    print(
+        f"out-of-core sweep against in-memory sweep, 10⁷ × 30, page cache warm: {min(ratios):.2f} (bar 1.8, wish 1.3)"
+    )
+
+
+def cost_in_n(folder: Path) -> None:
+    def figure(n: int, repeats: int) -> float:
+        return Sweeps(as_labels(ensemble(folder, n)), keep_labels=False).seconds(repeats) / n
+
+    small, middle, large = figure(SMALL, 10), figure(MIDDLE, 3), figure(LARGE, 1)
+    small, middle = min(small, figure(SMALL, 10)), min(middle, figure(MIDDLE, 3))
+    print(f"seconds a sample and sweep, 10⁷ against 10⁶: {middle / small:.2f} (bar 1.25)")
+    print(f"seconds a sample and sweep, 10⁸ against 10⁷: {large / middle:.2f} (bar 1.15)")
+
+
+def _kernel_alone(url: str, start: int, stop: int, ready: Any, out: Any) -> None:
+    """The arithmetic of a sweep over some rows, with nothing around it."""
+    source = open_ensemble(url)
+    labels = as_labels(url)
+    chunk = source.chunk_rows
+    codes = [source.read(a, min(a + chunk, stop)) for a in range(start, stop, chunk)]
+    weights = kernels.padded(np.random.default_rng(0).random((labels.n_slots, K)))
+    best, margin = np.empty((1, chunk), np.int16), np.empty((1, chunk))
+    columns = np.array([0, weights.shape[1]])
+    kernels.belonging(codes[0], labels.offsets, weights, columns, best[:, : len(codes[0])], margin[:, : len(codes[0])])
+    ready.wait()
+    begin = time.perf_counter()
+    for _ in range(3):
+        for block in codes:
+            rows = slice(0, len(block))
+            kernels.belonging(block, labels.offsets, weights, columns, best[:, rows], margin[:, rows])
+    out.put((time.perf_counter() - begin) / 3)
+
+
+def _copies(url: str, shares: list[tuple[int, int]]) -> float:
+    context = multiprocessing.get_context("spawn")
+    ready, out = context.Barrier(len(shares)), context.Queue()
+    processes = [context.Process(target=_kernel_alone, args=(url, *share, ready, out)) for share in shares]
+    for process in processes:
+        process.start()
+    seconds = max(out.get() for _ in processes)
+    for process in processes:
+        process.join()
+    return seconds
+
+
+def overhead_and_speed_up(folder: Path) -> None:
+    from distributed import Client, LocalCluster
+
+    url = ensemble(folder, MIDDLE)
+    labels = as_labels(url)
+    alone = _copies(url, [(0, MIDDLE)])
+    both = _copies(url, [(0, MIDDLE // 2), (MIDDLE // 2, MIDDLE)])
+    machine_speed_up = alone / both
+    threads = Sweeps(labels, keep_labels=True).seconds()
+
+    def on_processes(count: int) -> float:
+        with (
+            LocalCluster(n_workers=count, threads_per_worker=1, host="127.0.0.1", dashboard_address=None) as workers,
+            Client(workers) as client,
+        ):
+            return Sweeps(labels, keep_labels=True, client=client, processes=count).seconds()
+
+    one, two = on_processes(1), on_processes(2)
+    both = min(both, _copies(url, [(0, MIDDLE // 2), (MIDDLE // 2, MIDDLE)]))
+    print(f"two copies of the kernel against one, this machine: speed-up {machine_speed_up:.2f}")
+    print(f"two processes against one: speed-up {one / two:.2f}, {one / two / machine_speed_up:.2f} of that (bar 0.9)")
+    print(f"sweep on two threads against two copies of its kernel, 10⁷: {threads / both:.2f} (bar 1.10)")
+    print(f"sweep on two processes against two copies of its kernel, 10⁷: {two / both:.2f} (bar 1.15)")
+
+
+def restarts(folder: Path) -> None:
+    url, seconds, sweeps = ensemble(folder, MIDDLE), {}, {}
+    for count in (1, 10):
+        begin = time.perf_counter()
+        outcome = cluster(as_labels(url), Params(K, restarts=count), 0, Where(memory="2GiB"))
+        seconds[count], sweeps[count] = time.perf_counter() - begin, outcome.sweeps
+        ran = outcome.consensus.chosen.restarts
+    print(
+        f"ten restarts ({ran} different) against one, 10⁷ out of core: time {seconds[10] / seconds[1]:.2f} (bar 7), "
+        f"sweeps {sweeps[10]} against {sweeps[1]}"
+    )
+
+
+def checkpoint(folder: Path) -> None:
+    import shutil
+
+    output = folder / "checkpoint-probe.zarr"
+    shutil.rmtree(output, ignore_errors=True)
+    sizes = []
+
+    def look(_event: Any) -> None:
+        sizes.append((output / "checkpoint.npz").stat().st_size)
+
+    begin = time.perf_counter()
+    outcome = cluster(as_labels(ensemble(folder, MIDDLE)), Params(K), 0, Where(output=str(output)), progress=look)
+    whole = time.perf_counter() - begin
+    spent = outcome.consensus.seconds["checkpoints"]
+    print(f"checkpoint, 10⁷: {max(sizes) / 1024:.0f} KiB (bar 1024), {100 * spent / whole:.2f} % of the run (bar 1)")
+
+
+def large(folder: Path) -> None:
+    """The command as a user gives it, watched from outside."""
+    import shutil
+
+    url, output = ensemble(folder, LARGE), folder / "consensus-large.zarr"
+    shutil.rmtree(output, ignore_errors=True)
+    command = [str(Path(sys.executable).parent / "cehm"), "consensus", url, "--k", str(K), "--memory", "2GiB"]
+    begin = time.perf_counter()
+    process = subprocess.Popen([*command, "-o", str(output), "--quiet"])
+    peak = 0
+    while process.poll() is None:
+        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+        peak = max(peak, sum(one.memory_info().rss for one in family if one.is_running()))
+        time.sleep(0.2)
+    seconds = time.perf_counter() - begin
+    facts = json.loads((output / "zarr.json").read_text())["attributes"]["cehm"]
+    print(
+        f"10⁸ × 30, k = 10, memory 2GiB: {seconds:.0f} s, {facts['sweeps']} sweeps, peak {peak / 2**30:.2f} GiB (bar 3)"
+    )
+
+
+PARTS = {
+    "memory": against_memory,
+    "overhead": overhead_and_speed_up,
+    "restarts": restarts,
+    "checkpoint": checkpoint,
+    "large": large,
+    "cost": cost_in_n,
+}
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
+    parser.add_argument("--folder", type=Path, default=Path("benchmark-stores"), help="where the stores are made")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    warnings.simplefilter("ignore")
+    CEHM(2, random_state=0).fit(Synth(1000).arrays()[0])
+    for part in options.parts or PARTS:
+        PARTS[part](options.folder)

@@ -1,0 +1,384 @@
+"""CEHM as scikit-learn users know estimators: conventions, fitted attributes, warnings, cost of importing."""
+
+import pickle
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import normalized_mutual_info_score
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from cehm_dask import CEHM, ConsensusWarning
+
+KNOBS = {
+    "variant": "printed",
+    "similarity": "jaccard",
+    "belonging": "share",
+    "schedule": "fixed",
+    "restarts": 3,
+    "choose": "loss",
+    "init": None,
+    "max_iter": 7,
+    "random_state": 5,
+}
+every_variant = pytest.mark.parametrize("variant", ["released", "printed"])
+
+
+@pytest.fixture(scope="module", name="P")
+def base_labels():
+    """Three clusters that five members see with some noise; a tenth of the labels and two whole rows are missing."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(3, size=150)
+    P = np.where(rng.random((150, 5)) < 0.8, truth[:, None], rng.integers(4, size=(150, 5)))
+    P[rng.random(P.shape) < 0.1] = -1
+    P[[4, 99]] = -1
+    return P
+
+
+def nmi(one, other):
+    """By scikit-learn, over the samples that both speak about."""
+    both = (one >= 0) & (other >= 0)
+    return normalized_mutual_info_score(one[both], other[both], average_method="geometric")
+
+
+# --- conventions -------------------------------------------------------------------------------------------------
+
+
+def test_params__kept_as_given():
+    assert CEHM(4, **KNOBS).get_params() == {"n_clusters": 4, **KNOBS}
+
+
+def test_params__defaults():
+    defaults = CEHM(4).get_params()
+    assert defaults["variant"] == "released"
+    assert defaults["max_iter"] == 100
+    assert defaults["restarts"] == 1
+    assert all(defaults[knob] is None for knob in ("similarity", "belonging", "schedule", "init", "random_state"))
+
+
+def test_clone__same_params_and_unfitted(P):
+    model = CEHM(3, random_state=0, max_iter=50).fit(P)
+    copy = clone(model)
+    assert copy.get_params() == model.get_params()
+    with pytest.raises(NotFittedError):
+        copy.predict(P)
+
+
+def test_repr__names_what_differs_from_the_defaults():
+    assert repr(CEHM(n_clusters=4, variant="printed")) == "CEHM(n_clusters=4, variant='printed')"
+
+
+def test_set_params__is_used_by_the_next_fit(P):
+    model = CEHM(3, random_state=0)
+    assert model.set_params(n_clusters=2, belonging="count") is model
+    assert model.fit(P).counts_.shape[1] == 2
+    with pytest.raises(ValueError, match="Invalid parameter 'clusters'"):
+        model.set_params(clusters=2)
+
+
+def test_fit__returns_self_and_counts_members(P):
+    model = CEHM(3, random_state=0)
+    assert model.fit(P) is model
+    assert model.n_features_in_ == 5
+    assert model.fit(P[:, :4]).n_features_in_ == 4
+
+
+def test_fit__leaves_params_alone(P):
+    model = CEHM(3, random_state=0)
+    before = model.get_params()
+    model.fit(P)
+    assert model.get_params() == before
+
+
+def test_fit_predict__is_labels(P):
+    np.testing.assert_array_equal(CEHM(3, random_state=0).fit_predict(P), CEHM(3, random_state=0).fit(P).labels_)
+
+
+@pytest.mark.parametrize("method", ["predict", "membership"])
+def test_unfitted__says_so(P, method):
+    with pytest.raises(NotFittedError):
+        getattr(CEHM(3), method)(P)
+
+
+def test_pickle__predicts_the_same(P):
+    model = CEHM(3, random_state=0).fit(P)
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict(P), model.labels_)
+    np.testing.assert_array_equal(again.membership(P), model.membership(P))
+
+
+@pytest.mark.parametrize(
+    ("knob", "value", "message"),
+    [
+        ("variant", "paper", "variant='paper': expected one of 'released', 'printed'"),
+        ("similarity", "dice", "similarity='dice'"),
+        ("belonging", "sum", "belonging='sum'"),
+        ("schedule", "slow", "schedule='slow'"),
+        ("choose", "first", "choose='first'"),
+        ("restarts", 0, "restarts=0: must be at least 1"),
+        ("max_iter", 0, "max_iter=0: must be at least 1"),
+        ("init", [0, 0, 1], "different hyperedge numbers"),
+        ("init", [0, 1], "n_clusters=3"),
+        ("init", [0, 1, 99], "hyperedge 99"),
+        ("init", [0, 1, -1], "hyperedge -1"),
+    ],
+)
+def test_bad_param__named_with_its_value(P, knob, value, message):
+    with pytest.raises(ValueError, match=message):
+        CEHM(3, **{knob: value}).fit(P)
+
+
+@pytest.mark.parametrize(("knob", "value"), [("restarts", 1.5), ("max_iter", "9"), ("init", [0.5, 1.2, 2.9])])
+def test_bad_param__whole_numbers_only(P, knob, value):
+    with pytest.raises(TypeError, match=knob):
+        CEHM(3, **{knob: value}).fit(P)
+
+
+# --- fitted attributes -------------------------------------------------------------------------------------------
+
+
+@every_variant
+def test_predict__training_labels_after_convergence(P, variant):
+    model = CEHM(3, variant=variant, random_state=0).fit(P)
+    np.testing.assert_array_equal(model.predict(P), model.labels_)
+    np.testing.assert_array_equal(model.predict(P[::-3]), model.labels_[::-3])
+
+
+@every_variant
+def test_membership__rows_sum_to_one_and_point_at_the_label(P, variant):
+    model = CEHM(3, variant=variant, random_state=0).fit(P)
+    membership = model.membership(P)
+    assert membership.shape == (150, 3)
+    assert (membership >= 0).all()
+    np.testing.assert_allclose(membership.sum(axis=1), 1)
+    certain = model.margin_ > 1e-12  # scaling a row may round a lead of one bit away
+    assert certain.sum() > 100
+    np.testing.assert_array_equal(membership[certain].argmax(axis=1), model.predict(P)[certain])
+    np.testing.assert_allclose(membership[[4, 99]], 1 / 3)
+
+
+def test_membership__lead_is_the_margin(P):
+    # With share weights a row of degrees sums to the number of members that speak: the lead scales back exactly.
+    model = CEHM(3, random_state=0).fit(P)
+    degrees = model.membership(P) * (P >= 0).sum(axis=1, keepdims=True)
+    ascending = np.sort(degrees, axis=1)
+    np.testing.assert_allclose((ascending[:, -1] - ascending[:, -2]) / 5, model.margin_, atol=1e-12)
+
+
+@every_variant
+def test_agreement__is_the_mean_nmi_with_the_members(P, variant):
+    model = CEHM(3, variant=variant, random_state=0).fit(P)
+    assert model.agreement_ == pytest.approx(np.mean([nmi(member, model.labels_) for member in P.T]))
+
+
+def test_member_agreement__is_the_nmi_of_every_two(P):
+    found = CEHM(3, random_state=0).fit(P).member_agreement_
+    np.testing.assert_allclose(found, [[nmi(one, other) for other in P.T] for one in P.T], atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
+def test_member_agreement__flat_members():
+    # As in scikit-learn: one cluster against one is full agreement, against several none.
+    P = np.stack([np.zeros(12, int), np.zeros(12, int), np.arange(12) % 3, np.arange(12)], axis=1)
+    found = CEHM(3, random_state=0).fit(P).member_agreement_
+    np.testing.assert_allclose(found, [[nmi(one, other) for other in P.T] for one in P.T], atol=1e-12)
+
+
+def test_counts__of_hyperedges_in_clusters(P):
+    model = CEHM(3, random_state=0).fit(P)
+    wanted = [
+        [((P[:, j] == label) & (model.labels_ == e)).sum() for e in range(3)]
+        for j in range(5)
+        for label in np.unique(P[P[:, j] >= 0, j])
+    ]
+    np.testing.assert_array_equal(model.counts_, wanted)
+    np.testing.assert_array_equal(model.cluster_sizes_, np.bincount(model.labels_[model.labels_ >= 0], minlength=3))
+
+
+def test_rounds__start_growth_and_losses(P):
+    model = CEHM(3, random_state=0).fit(P)
+    assert model.n_rounds_ == len(model.growth_) + len(model.loss_history_)
+    assert model.growth_[-1] == 148
+    assert (np.diff(model.growth_) > 0).all()
+    assert model.labels_.dtype == np.int16
+    assert model.margin_.dtype == np.float64
+
+
+# --- several numbers of clusters ---------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
+def test_several_k__each_as_if_alone_and_the_best_kept(P):
+    model = CEHM([2, 3, 4], random_state=0).fit(P)
+    alone = {k: CEHM(k, random_state=0).fit(P) for k in (2, 3, 4)}
+    assert model.scan_ == {k: one.agreement_ for k, one in alone.items()}
+    assert model.n_clusters_ == max(model.scan_, key=model.scan_.get)
+    np.testing.assert_array_equal(model.labels_, alone[model.n_clusters_].labels_)
+    np.testing.assert_array_equal(model.predict(P), model.labels_)
+    assert len(set(model.scan_.values())) == 3
+    assert model.n_clusters_ != 2  # or taking the first would pass too
+
+
+# --- warnings ----------------------------------------------------------------------------------------------------
+
+
+def warned(model, P):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(P)
+    assert all(issubclass(warning.category, ConsensusWarning) for warning in caught)
+    return [str(warning.message) for warning in caught]
+
+
+def test_warning__none_for_an_ordinary_ensemble(P):
+    assert warned(CEHM(3, random_state=0), P) == []
+
+
+def test_warning__member_with_one_cluster(P):
+    (message,) = warned(CEHM(3, random_state=0), np.insert(P, 1, 6, axis=1))
+    assert message.startswith("member 1 has 1 cluster")
+
+
+def test_warning__member_with_as_many_clusters_as_samples(P):
+    messages = warned(CEHM(3, random_state=0), np.insert(P, 0, np.arange(150), axis=1))
+    assert "member 0 has as many clusters as samples (150): it adds little to the consensus" in messages
+
+
+def test_warning__fewer_clusters_found():
+    same = np.repeat([0, 1], 10)
+    messages = warned(CEHM(2, init=[0, 2]), np.stack([same, same], axis=1))
+    assert any(message.startswith("1 of n_clusters=2 clusters hold samples") for message in messages)
+
+
+def test_warning__agrees_less_than_the_members_with_one_another():
+    same = np.repeat([0, 1, 2, 3], 10)
+    (message,) = warned(CEHM(2, random_state=0), np.stack([same] * 3, axis=1))
+    assert "agrees with the members less" in message
+    assert "(1.000)" in message
+
+
+def test_warning__not_for_a_consensus_that_equals_every_member():
+    # Full agreement on both sides: rounding in the last bit must not look like less.
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        k = int(rng.integers(2, 7))
+        member = np.concatenate((np.arange(k), rng.integers(k, size=50)))
+        renamed = [rng.permutation(k)[member] for _ in range(4)]
+        assert warned(CEHM(k, init=range(k)), np.stack(renamed, axis=1)) == []
+
+
+@pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
+def test_warning__max_iter_reached():
+    with np.load(Path(__file__).parent / "golden" / "iris.npz") as golden:
+        P, init = golden["P"], golden["printed_medoids"]
+    assert len(CEHM(3, variant="printed", init=init).fit(P).loss_history_) == 4
+    stopped = CEHM(3, variant="printed", init=init, max_iter=2)
+    assert any("after max_iter=2 rounds" in message for message in warned(stopped, P))
+    assert len(stopped.loss_history_) == 2
+
+
+# --- scikit-learn's own checks -----------------------------------------------------------------------------------
+
+FEATURES = "feeds real-valued features; base labels are whole numbers"
+OWN_WORDS = {
+    "check_complex_data": "refused with a TypeError in our words: what is expected is integers",
+    "check_dtype_object": "arrays of objects are refused; text labels come in a data frame",
+    "check_estimators_empty_data_messages": "refused, but speaks of members instead of features",
+    "check_estimators_nan_inf": "refused, but by row and member: 'nan at row 0', where the check wants 'NaN'",
+    "check_n_features_in_after_fitting": "refused, but speaks of members instead of features",
+    "check_fit2d_predict1d": "refused, but says what shape is expected in our words",
+    "check_estimator_sparse_tag": "refused, but by its shape: a sparse matrix holds no labels",
+    "check_estimator_sparse_array": "refused, but by its shape: a sparse matrix holds no labels",
+    "check_estimator_sparse_matrix": "refused, but by its shape: a sparse matrix holds no labels",
+    "check_clustering": "wants int32 or int64 labels; ours are int16, two bytes a sample by design",
+    "check_non_transformer_estimators_n_iter": "wants n_iter_ beside max_iter; rounds are counted in n_rounds_",
+}
+NEEDS_FEATURES = {
+    **OWN_WORDS,
+    **dict.fromkeys(
+        [
+            "check_dict_unchanged",
+            "check_dont_overwrite_parameters",
+            "check_estimators_dtypes",
+            "check_estimators_fit_returns_self",
+            "check_estimators_overwrite_params",
+            "check_estimators_pickle",
+            "check_f_contiguous_array_estimator",
+            "check_fit2d_1feature",
+            "check_fit2d_1sample",
+            "check_fit_check_is_fitted",
+            "check_fit_idempotent",
+            "check_fit_score_takes_y",
+            "check_methods_sample_order_invariance",
+            "check_methods_subset_invariance",
+            "check_n_features_in",
+            "check_pipeline_consistency",
+            "check_positive_only_tag_during_fit",
+            "check_readonly_memmap_input",
+        ],
+        FEATURES,
+    ),
+}
+
+
+def binned(X):
+    """Features → labels, the same whatever other samples come along."""
+    X = np.asarray(X) if isinstance(X, list) else X
+    is_table = isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind == "f"
+    return np.floor(2 * X) + 500 if is_table else X
+
+
+class Binned(CEHM):
+    """Lets the checks that feed features reach the estimator: each feature, cut into bins, is a member."""
+
+    def fit(self, X, y=None):
+        return super().fit(binned(X))
+
+    def predict(self, X):
+        return super().predict(binned(X))
+
+    def membership(self, X):
+        return super().membership(binned(X))
+
+
+def expected_failures(estimator):
+    return OWN_WORDS if isinstance(estimator, Binned) else NEEDS_FEATURES
+
+
+@pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
+@parametrize_with_checks(
+    [CEHM(n_clusters=2, random_state=0), Binned(n_clusters=2, random_state=0)],
+    expected_failed_checks=expected_failures,
+    xfail_strict=True,
+)
+def test_scikit_learn__own_checks(estimator, check):
+    check(estimator)
+
+
+# --- importing ---------------------------------------------------------------------------------------------------
+
+
+def test_import__loads_nothing_heavy():
+    heavy = {"numba", "dask", "distributed", "sklearn", "scipy", "pandas", "zarr", "kmedoids"}
+    code = f"import sys, cehm_dask; print(sorted({heavy!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+def test_import__public_names_are_found_when_used():
+    code = "import cehm_dask; print([getattr(cehm_dask, name).__name__ for name in cehm_dask.__all__], dir(cehm_dask))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert "'CEHM'" in done.stdout.split("]")[0]
+    assert "'ConsensusWarning'" in done.stdout.split("]")[1]
+
+
+def test_import__unknown_name():
+    import cehm_dask
+
+    with pytest.raises(AttributeError, match="no attribute 'KMeans'"):
+        _ = cehm_dask.KMeans
