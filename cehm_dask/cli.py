@@ -336,40 +336,28 @@ def demo() -> None:
     from sklearn.datasets import load_digits
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
+    from cehm_dask.cluster_ensemble import ClusterEnsemble
     from cehm_dask.display import Rounds, Stopwatch, summary
-    from cehm_dask.estimator import CEHM
 
     console = Console()
     features, truth = load_digits(return_X_y=True)
-    rng = np.random.default_rng(0)
-    console.print(
-        f"{len(features):,} images of handwritten digits, 8 × 8 pixels; 30 k-means runs with 10 to 42 clusters"
-    )
-    members = [
-        KMeans(int(k), n_init=1, init="random", random_state=seed).fit_predict(features)
-        for seed, k in enumerate(rng.integers(10, 43, 30))
-    ]
+    console.print(f"{len(features):,} images of handwritten digits, 8 × 8 pixels: 30 k-means runs and their consensus")
     watch = Stopwatch()
     with Rounds(Console(stderr=True), quiet=not console.is_terminal) as progress:
-        model = CEHM(10, restarts=10, random_state=0).fit(np.stack(members, axis=1), progress=progress)
-    summary(console, model, watch.seconds)
+        model = ClusterEnsemble(10, scale="none", restarts=10, random_state=0).fit(features, progress=progress)
+    summary(console, model.consensus_, watch.seconds)
 
-    plain = [KMeans(10, n_init=1, init="random", random_state=seed).fit_predict(features) for seed in range(30)]
     table = Table("against the true digits", "NMI", "ARI", box=None, header_style="bold", pad_edge=False)
 
-    def row(name: str, clusterings: list[Any]) -> None:
-        nmi = [normalized_mutual_info_score(truth, c, average_method="geometric") for c in clusterings]
-        ari = [adjusted_rand_score(truth, c) for c in clusterings]
+    def row(name: str, clusterings: list[Any], rows: Any = slice(None)) -> None:
+        nmi = [normalized_mutual_info_score(truth[rows], c[rows], average_method="geometric") for c in clusterings]
+        ari = [adjusted_rand_score(truth[rows], c[rows]) for c in clusterings]
         table.add_row(name, f"{np.mean(nmi):.3f}", f"{np.mean(ari):.3f}")
 
-    row("the 30 members, mean", members)
+    row("the 30 members, mean", list(model.base_labels_.T))
+    plain = [KMeans(10, n_init=1, init="random", random_state=seed).fit_predict(features) for seed in range(30)]
     row("k-means with 10 clusters, mean of 30 runs", plain)
     row("consensus", [model.labels_])
-    certain = model.margin_ >= np.median(model.margin_)
-    table.add_row(
-        "consensus, more certain half",
-        f"{normalized_mutual_info_score(truth[certain], model.labels_[certain], average_method='geometric'):.3f}",
-        f"{adjusted_rand_score(truth[certain], model.labels_[certain]):.3f}",
-    )
+    row("consensus, its more certain half", [model.labels_], model.margin_ >= np.median(model.margin_))
     console.print()
     console.print(table)

@@ -11,7 +11,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,6 @@ class Features:
     names: tuple[str, ...]
     read: Read
     source: str
-    _keep: Any = field(default=None, repr=False)
-    """Whatever must live as long as the rows do."""
 
     @property
     def n_features(self) -> int:
@@ -129,25 +127,27 @@ def _from_parquet(path: Path) -> Features:
 
 
 def _from_csv(path: Path) -> Features:
-    """Text cannot be read from the middle: it is turned once, block by block, into a temporary .npy file."""
+    """Text cannot be read from the middle: it is turned once, block by block, into a temporary file of numbers."""
     import pandas as pd
 
-    folder = tempfile.TemporaryDirectory(prefix="cehm-")
-    target = Path(folder.name) / "features.raw"
     rows = 0
-    with target.open("wb") as file, pd.read_csv(path, chunksize=BLOCK_ROWS) as reader:
-        for part in reader:
-            names = [str(name) for name in part.columns]
-            wrong = [name for name in names if part[name].dtype.kind not in "iufb"]
-            if wrong:
-                raise TypeError(f"{path}: columns {', '.join(wrong)} are not numbers: leave them out, or encode them")
-            file.write(np.ascontiguousarray(part.to_numpy(np.float64)))
-            rows += len(part)
-    if not rows:
-        raise ValueError(f"n_samples=0: {path} has no rows")
-    values = np.memmap(target, np.float64, "r", shape=(rows, len(names)))
-    features = _checked(values.shape, lambda a, b: values[a:b], str(path), names)
-    return Features(features.n_samples, features.names, features.read, features.source, folder)
+    # The file has no name: it goes when the last array that maps it does.
+    with tempfile.TemporaryFile() as file:
+        with pd.read_csv(path, chunksize=BLOCK_ROWS) as reader:
+            for part in reader:
+                names = [str(name) for name in part.columns]
+                wrong = [name for name in names if part[name].dtype.kind not in "iufb"]
+                if wrong:
+                    raise TypeError(
+                        f"{path}: columns {', '.join(wrong)} are not numbers: leave them out, or encode them"
+                    )
+                file.write(np.ascontiguousarray(part.to_numpy(np.float64)))
+                rows += len(part)
+        if not rows:
+            raise ValueError(f"n_samples=0: {path} has no rows")
+        file.flush()
+        values = np.memmap(file, np.float64, "r", shape=(rows, len(names)))
+    return _checked(values.shape, lambda a, b: values[a:b], str(path), names)
 
 
 def _checked(shape: Sequence[int], read: Read, source: str, names: Sequence[str] | None = None) -> Features:
@@ -203,7 +203,8 @@ def fit_scaling(
         raise ValueError(f"impute={impute!r}: expected None or 'mean'")
 
     def look(block: tuple[int, int]) -> tuple[NDArray[Any], ...]:
-        values = np.asarray(features.read(*block), np.float64)
+        # In row order: numpy sums a block that lies column by column in another order.
+        values = np.ascontiguousarray(features.read(*block), np.float64)
         finite = np.isfinite(values)
         if not finite.all() and impute is None:
             row, column = np.argwhere(~finite)[0]

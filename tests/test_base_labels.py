@@ -1,0 +1,215 @@
+"""Members: the same from one seed whatever the chunking, threads or interruption; labels as the models give them."""
+
+import numpy as np
+import pytest
+from sklearn.cluster import AgglomerativeClustering, KMeans
+from sklearn.datasets import load_iris, make_blobs
+from sklearn.metrics import normalized_mutual_info_score
+
+from cehm_dask import ClusterEnsemble
+from cehm_dask.base_labels import (
+    Labeller,
+    Linear,
+    MemberPlan,
+    fit_member,
+    generate,
+    k_range,
+    label_all,
+    make_labeller,
+    plan_members,
+)
+from cehm_dask.features import as_features, fit_scaling
+from cehm_dask.store import open_ensemble
+
+pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
+
+
+@pytest.fixture(scope="module")
+def blobs():
+    return make_blobs(3000, 6, centers=5, cluster_std=2.0, random_state=0)
+
+
+def test_k_range__as_in_the_paper():
+    assert k_range(3, 150) == (3, 12)
+    assert k_range(10, 10**6) == (10, 50)
+    assert k_range(40, 10**6) == (40, 60)
+    assert k_range(3, 4) == (3, 4)
+
+
+def test_plan_members__each_has_its_own_seed_whoever_makes_it():
+    together = plan_members(10, 3, 12, 7)
+    assert together[4:] == plan_members(6, 3, 12, 7, first=4)
+    assert len({plan.seed for plan in together}) == 10
+    assert all(3 <= plan.k <= 12 for plan in together)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"base": "kmean"}, "base='kmean'"),
+        ({"subspace": 1.5}, "subspace=1.5"),
+    ],
+)
+def test_plan_members__refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        plan_members(3, 2, 5, 0, **options)
+
+
+@pytest.mark.parametrize("base", ["kmeans", "minibatch", "birch"])
+@pytest.mark.parametrize("view", [{}, {"subspace": 0.5}, {"projection": 3}, {"bootstrap": True}])
+def test_label__nearest_centre_as_the_model_predicts(blobs, base, view):
+    points, _ = blobs
+    scaling = fit_scaling(as_features(points), "standard")
+    plan = MemberPlan(base, 7, seed=3, **view)
+    member, _ = fit_member(plan, scaling.apply(points))
+    assert isinstance(member, Linear)
+    codes = Labeller(scaling, (member,), (int(member.names.max()) + 1,)).label(points)[:, 0]
+    scores = scaling.apply(points).astype(np.float64) @ member.slopes.T + member.intercepts
+    top = np.sort(scores, axis=1)
+    clear = len(member.slopes) == 1 or top[:, -1] - top[:, -2] > 1e-3  # float32 may tip what is nearly a tie
+    np.testing.assert_array_equal(codes[clear], member.names[scores.argmax(axis=1)][clear] + 1)
+
+
+def test_label__equals_scikit_learn(blobs):
+    points, _ = blobs
+    scaling = fit_scaling(as_features(points), "none")
+    member, _ = fit_member(MemberPlan("kmeans", 9, seed=1), scaling.apply(points))
+    rng = np.random.default_rng(1)
+    model = KMeans(9, init="random", n_init=1, random_state=int(rng.integers(2**31))).fit(scaling.apply(points))
+    codes = Labeller(scaling, (member,), (9,)).label(points)[:, 0]
+    assert (codes == model.labels_ + 1).mean() > 0.999
+
+
+def test_label__of_a_row_depends_on_that_row_alone(blobs):
+    points, _ = blobs
+    labeller, _ = make_labeller(as_features(points), plan_members(8, 3, 9, 0), 0)
+    whole = labeller.label(points)
+    for size in (1, 7, 513):
+        parts = [labeller.label(points[a : a + size]) for a in range(0, 1100, size)]
+        np.testing.assert_array_equal(np.concatenate(parts)[:1000], whole[:1000])
+
+
+def test_members__same_for_any_number_of_threads(blobs):
+    points, _ = blobs
+    plans = plan_members(6, 3, 9, 0, base=["kmeans", "mixture"])
+
+    def members(threads):
+        labeller, _ = make_labeller(as_features(points), plans, 0, fit_rows=500, threads=threads)
+        return label_all(as_features(points), labeller, threads=threads)
+
+    wanted = members(1)
+    np.testing.assert_array_equal(members(3), wanted)
+
+
+def test_generate__resumed_and_uninterrupted_alike(blobs, tmp_path, monkeypatch):
+    points, _ = blobs
+    plans = plan_members(5, 3, 9, 0)
+    monkeypatch.setattr("cehm_dask.store.CHUNK_BYTES", 5 * 64)
+    whole = generate(as_features(points), str(tmp_path / "whole.zarr"), plans, 0, threads=1)
+    done = []
+
+    def interrupt(what, _rows):
+        if what == "labelled":
+            done.append(what)
+            if len(done) == 4:
+                raise KeyboardInterrupt
+
+    url = str(tmp_path / "half.zarr")
+    with pytest.raises(KeyboardInterrupt):
+        generate(as_features(points), url, plans, 0, threads=1, report=interrupt)
+    labelled, label = [], Labeller.label
+    monkeypatch.setattr(Labeller, "label", lambda self, *args: (labelled.append(1), label(self, *args))[1])
+    assert generate(as_features(points), url, plans, 0, threads=1) == whole
+    assert 0 < len(labelled) < -(-3000 // 256)
+
+
+def test_generate__other_settings_do_not_resume(blobs, tmp_path, monkeypatch):
+    points, _ = blobs
+    url = str(tmp_path / "e.zarr")
+
+    def interrupt(what, _rows):
+        if what == "labelled":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        generate(as_features(points), url, plan_members(5, 3, 9, 0), 0, report=interrupt)
+    with pytest.raises(OSError, match="exists"):
+        generate(as_features(points), url, plan_members(5, 3, 9, 1), 1)
+    generate(as_features(points), url, plan_members(5, 3, 9, 1), 1, overwrite=True)
+
+
+def test_generate__append_puts_members_behind(blobs, tmp_path):
+    points, _ = blobs
+    url, both = str(tmp_path / "e.zarr"), str(tmp_path / "both.zarr")
+    generate(as_features(points), url, plan_members(3, 3, 9, 0), 0)
+    generate(as_features(points), url, plan_members(2, 3, 9, 0, first=3), 0, append=True)
+    generate(as_features(points), both, plan_members(5, 3, 9, 0), 0)
+    np.testing.assert_array_equal(open_ensemble(url).read(0, 3000), open_ensemble(both).read(0, 3000))
+    assert [member["seed"] for member in open_ensemble(url).members] == [plan.seed for plan in plan_members(5, 3, 9, 0)]
+    assert not list(tmp_path.glob("*.growing")) + list(tmp_path.glob("*.before"))
+
+
+def test_generate__provenance(blobs, tmp_path):
+    points, _ = blobs
+    url = str(tmp_path / "e.zarr")
+    generate(
+        as_features(points), url, plan_members(2, 3, 9, 0, base=["kmeans", "birch"], subspace=0.5), 0, fit_rows=999
+    )
+    first, second = open_ensemble(url).members
+    assert (first["algorithm"], second["algorithm"]) == ("kmeans", "birch")
+    assert first["parameters"] == {"subspace": 0.5}
+    assert first["fit_rows"] == 999
+    assert first["seconds"] > 0
+
+
+def test_estimator_without_predict__needs_all_rows(blobs):
+    points, _ = blobs
+    plans = plan_members(2, 3, 9, 0, base=AgglomerativeClustering())
+    with pytest.raises(ValueError, match="has no predict"):
+        make_labeller(as_features(points), plans, 0, fit_rows=100)
+    labeller, _ = make_labeller(as_features(points), plans, 0)
+    codes = label_all(as_features(points), labeller)
+    assert codes.max(axis=0).tolist() == [plan.k for plan in plans]
+
+
+def test_fit_rows__fewer_than_clusters(blobs):
+    with pytest.raises(ValueError, match="rows it is fitted on"):
+        make_labeller(as_features(blobs[0]), plan_members(2, 30, 40, 0), 0, fit_rows=20)
+
+
+def test_cluster_ensemble__finds_the_blobs_and_labels_new_rows(blobs):
+    points, truth = blobs
+    model = ClusterEnsemble(5, members=15, random_state=0, restarts=3).fit(points[:2000])
+    assert normalized_mutual_info_score(truth[:2000], model.labels_) > 0.8
+    np.testing.assert_array_equal(model.predict(points[:2000]), model.labels_)
+    assert normalized_mutual_info_score(truth[2000:], model.predict(points[2000:])) > 0.8
+    assert len(model.members_) == 15
+
+
+def test_cluster_ensemble__saved_and_loaded(blobs, tmp_path):
+    points, _ = blobs
+    model = ClusterEnsemble(5, members=6, base=["kmeans", "birch"], impute="mean", random_state=0).fit(points)
+    model.save(tmp_path / "model.zarr")
+    again = ClusterEnsemble.load(tmp_path / "model.zarr")
+    np.testing.assert_array_equal(again.predict(points), model.labels_)
+    assert again.get_params()["members"] == 6
+    with pytest.raises(OSError, match="exists"):
+        model.save(tmp_path / "model.zarr")
+    with pytest.raises(ValueError, match="nearest centre"):
+        ClusterEnsemble(3, members=2, base="mixture", random_state=0).fit(points).save(tmp_path / "mixture.zarr")
+
+
+def test_cluster_ensemble__in_a_pipeline():
+    from sklearn.decomposition import PCA
+    from sklearn.pipeline import make_pipeline
+
+    points = load_iris().data
+    model = make_pipeline(PCA(2, random_state=0), ClusterEnsemble(3, members=10, random_state=0)).fit(points)
+    assert model.predict(points).shape == (150,)
+
+
+def test_cluster_ensemble__same_seed_same_result(blobs):
+    points, _ = blobs
+    one, two = (ClusterEnsemble(5, members=5, random_state=3).fit(points) for _ in range(2))
+    np.testing.assert_array_equal(one.base_labels_, two.base_labels_)
+    np.testing.assert_array_equal(one.labels_, two.labels_)
