@@ -25,9 +25,13 @@ from cehm_dask.features import BLOCK_ROWS, Features, Scaling, fit_scaling, sampl
 from cehm_dask.labels import Codes
 from cehm_dask.store import create_ensemble, digest_of, open_ensemble, replace_store
 
-BASES = ("kmeans", "minibatch", "mixture", "birch")
+BASES = ("kmeans", "minibatch", "mixture", "birch", "dask-ml")
 FULL_FIT_ROWS = 1 << 15
 """Up to this many rows members are fitted on all of them; beyond, on a random sample of as many."""
+
+LLOYD_ROUNDS = 100
+LLOYD_TOLERANCE = 1e-4
+"""Lloyd's iteration ends for a member when its centres move, squared and summed, by less than this."""
 
 
 class Fitted(Protocol):
@@ -114,6 +118,8 @@ class Linear:
     intercepts: NDArray[np.float32]
     names: NDArray[np.int64]
     """Cluster of each score; several centres may share one."""
+    view: NDArray[np.float32] | None = None
+    """What it sees of the features: x·view; None: all of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +192,13 @@ def _estimator(plan: MemberPlan, seed: int) -> Any:
         return GaussianMixture(
             plan.k, covariance_type="diag", init_params="random_from_data", reg_covar=1e-3, random_state=seed
         )
-    return Birch(n_clusters=plan.k)
+    if plan.base == "birch":
+        return Birch(n_clusters=plan.k)
+    try:
+        from dask_ml.cluster import KMeans as DaskKMeans
+    except ImportError as error:
+        raise ValueError("base='dask-ml' needs an extra package: pip install 'cehm-dask[dask-ml]'") from error
+    return DaskKMeans(plan.k, random_state=seed)
 
 
 def _linear(model: Any, view: NDArray[np.float32] | None) -> Linear | None:
@@ -197,11 +209,14 @@ def _linear(model: Any, view: NDArray[np.float32] | None) -> Linear | None:
     centres = getattr(model, "subcluster_centers_", getattr(model, "cluster_centers_", None))
     if centres is None or np.ndim(centres) != 2:
         return None
-    centres = np.asarray(centres, np.float64)
     names = np.asarray(getattr(model, "subcluster_labels_", np.arange(len(centres))), np.int64)
+    return _scores(np.asarray(centres, np.float64), names, view)
+
+
+def _scores(centres: NDArray[np.float64], names: NDArray[np.int64], view: NDArray[np.float32] | None) -> Linear:
     slopes = centres if view is None else centres @ view.T.astype(np.float64)
     intercepts = -0.5 * (centres**2).sum(axis=1)
-    return Linear(slopes.astype(np.float32), intercepts.astype(np.float32), names)
+    return Linear(slopes.astype(np.float32), intercepts.astype(np.float32), names, view)
 
 
 def fit_members(
@@ -245,15 +260,20 @@ class Labeller:
     def dtype(self) -> np.dtype[Any]:
         return np.dtype(np.min_scalar_type(max(self.widths)))
 
+    def nearest(self, scaled: NDArray[np.float32]) -> NDArray[np.uint16]:
+        """1 + the nearest centre of scaled rows, for each member that has centres."""
+        found = np.empty((len(scaled), len(self._first) - 1), np.uint16)  # type: ignore[attr-defined]
+        columns = np.ascontiguousarray(scaled.T)
+        kernels.nearest(columns, self._slopes, self._intercepts, self._first, found)  # type: ignore[attr-defined]
+        return found
+
     def label(self, rows: NDArray[Any], first_row: int = 0, names: Sequence[str] = ()) -> Codes:
         """Codes (label + 1) of rows of raw features, one column a member."""
         scaled = self.scaling.apply(rows, first_row, names)
         codes = np.empty((len(scaled), len(self.members)), self.dtype)
         linear = [j for j, member in enumerate(self.members) if isinstance(member, Linear)]
         if linear:
-            found = np.empty((len(scaled), len(linear)), np.uint16)
-            columns = np.ascontiguousarray(scaled.T)
-            kernels.nearest(columns, self._slopes, self._intercepts, self._first, found)  # type: ignore[attr-defined]
+            found = self.nearest(scaled)
             for i, j in enumerate(linear):
                 codes[:, j] = self.members[j].names[found[:, i] - 1] + 1  # type: ignore[union-attr]
         for j, member in enumerate(self.members):
@@ -272,10 +292,14 @@ def make_labeller(
     scale: str = "standard",
     impute: str | None = None,
     fit_rows: int | None = None,
+    full_lloyd: bool = False,
     threads: int = 1,
     report: Callable[[str, int], None] = lambda _what, _count: None,
 ) -> tuple[Labeller, list[dict[str, Any]]]:
-    """Scale, sample and fit: all that comes before the one sweep that labels; and each member's provenance."""
+    """Scale, sample and fit: all that comes before the one sweep that labels; and each member's provenance.
+
+    With ``full_lloyd``, k-means members go on from the centres of the sample over all rows.
+    """
     count = min(features.n_samples, fit_rows or FULL_FIT_ROWS)
     most = max(plan.k for plan in plans)
     if most > count:
@@ -290,12 +314,99 @@ def make_labeller(
     scaling = fit_scaling(features, scale, impute=impute, sample=sample, threads=threads)
     fitted = fit_members(plans, scaling.apply(sample, names=features.names), threads=threads, report=report)
     members = tuple(member for member, _ in fitted)
+    if full_lloyd:
+        members = _all_rows(features, scaling, plans, members, threads, report)
     labeller = Labeller(scaling, members, tuple(map(_width, members, plans)))
     facts = [
-        {**plan.facts(), "fit_rows": count, "scale": scale, "seconds": round(seconds, 4)}
+        {
+            **plan.facts(),
+            "fit_rows": features.n_samples if full_lloyd and plan.base in LLOYD else count,
+            "scale": scale,
+            "seconds": round(seconds, 4),
+        }
         for plan, (_, seconds) in zip(plans, fitted, strict=True)
     ]
     return labeller, facts
+
+
+LLOYD = ("kmeans", "minibatch", "dask-ml")
+
+
+def _all_rows(
+    features: Features,
+    scaling: Scaling,
+    plans: Sequence[MemberPlan],
+    members: tuple[Member, ...],
+    threads: int,
+    report: Callable[[str, int], None],
+) -> tuple[Member, ...]:
+    chosen = [j for j, plan in enumerate(plans) if plan.base in LLOYD]
+    if not chosen:
+        raise ValueError(f"full_lloyd: none of the members is one of {', '.join(LLOYD)}")
+    centres = [member for member in (members[j] for j in chosen) if isinstance(member, Linear)]
+    moved = dict(zip(chosen, lloyd(features, scaling, centres, threads=threads, report=report), strict=True))
+    return tuple(moved.get(j, member) for j, member in enumerate(members))
+
+
+def lloyd(
+    features: Features,
+    scaling: Scaling,
+    members: Sequence[Linear],
+    *,
+    threads: int = 1,
+    report: Callable[[str, int], None] = lambda _what, _count: None,
+) -> list[Linear]:
+    """k-means on all rows, larger than memory or not: every sweep over the features serves all members that still move.
+
+    Starts from the centres the members have. Sums run block by block in row order, so they do not depend on the
+    number of threads.
+    """
+    done: dict[int, Linear] = {}
+    moving = dict(enumerate(members))
+    for _ in range(LLOYD_ROUNDS):
+        sums, counts = _centre_sums(features, scaling, list(moving.values()), threads)
+        report("Lloyd", features.n_samples)
+        edges = np.cumsum([0, *(len(member.names) for member in moving.values())])
+        for (number, member), (a, b) in zip(list(moving.items()), pairwise(edges), strict=True):
+            before = _centres(member)
+            means = sums[a:b] / np.maximum(counts[a:b, None], 1)
+            seen = means if member.view is None else means @ member.view.astype(np.float64)
+            # A centre that lost all its rows stays where it is.
+            centres = np.where(counts[a:b, None] > 0, seen, before)
+            moving[number] = _scores(centres, member.names, member.view)
+            if ((centres - before) ** 2).sum() < LLOYD_TOLERANCE:
+                done[number] = moving.pop(number)
+        if not moving:
+            break
+    return [(done | moving)[number] for number in range(len(members))]
+
+
+def _centres(member: Linear) -> NDArray[np.float64]:
+    """Centres of a member, in what it sees of the features."""
+    slopes = member.slopes.astype(np.float64)
+    return slopes if member.view is None else slopes @ np.linalg.pinv(member.view.T.astype(np.float64))
+
+
+def _centre_sums(
+    features: Features, scaling: Scaling, members: Sequence[Linear], threads: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Sum of the scaled rows nearest to each centre, and how many there are, in one sweep."""
+    labeller = Labeller(scaling, tuple(members), tuple(len(member.names) for member in members))
+    first = np.cumsum([0, *(len(member.names) for member in members)])
+
+    def look(block: tuple[int, int]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        scaled = scaling.apply(features.read(*block), block[0], features.names)
+        sums, counts = np.zeros((first[-1], scaled.shape[1])), np.zeros(first[-1], np.int64)
+        kernels.centre_sums(scaled, labeller.nearest(scaled), first, sums, counts)
+        return sums, counts
+
+    with ThreadPoolExecutor(threads) as pool:
+        parts = pool.map(look, features.blocks())
+        sums, counts = next(parts)
+        for more, rows in parts:
+            sums += more
+            counts += rows
+    return sums, counts
 
 
 def _width(member: Member, plan: MemberPlan) -> int:

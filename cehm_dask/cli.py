@@ -203,11 +203,14 @@ def import_(labels: str, ensemble: str, overwrite: bool, quiet: bool) -> None:
 @click.argument("ensemble")
 @click.option("--k", "n_clusters", type=int, required=True, help="Clusters wanted in the end; members have k or more.")
 @click.option("--members", default=30, show_default=True, help="Base clusterings to make.")
-@click.option("--base", multiple=True, default=["kmeans"], show_default=True, help="Also minibatch, mixture, birch.")
+@click.option(
+    "--base", multiple=True, default=["kmeans"], show_default=True, help="Also minibatch, mixture, birch, dask-ml."
+)
 @click.option("--scale", default="standard", show_default=True, help="none, standard, minmax or robust.")
 @click.option("--k-min", type=int, help="Fewest clusters of a member.  [default: k]")
 @click.option("--k-max", type=int, help="Most clusters of a member.  [default: max(min(√n, 50), 1.5 k)]")
 @click.option("--fit-rows", type=Count(), help="Rows members are fitted on.  [default: all up to 32768, else so many]")
+@click.option("--full-lloyd", is_flag=True, help="Go on over all rows from the centres of the sample.")
 @click.option("--subspace", type=float, help="Share of the features that each member sees.")
 @click.option("--projection", type=int, help="Dimensions of a random projection that each member sees.")
 @click.option("--bootstrap", is_flag=True, help="Fit members on rows drawn with repetition.")
@@ -232,6 +235,7 @@ def generate(
     scale: str,
     impute: str | None,
     fit_rows: int | None,
+    full_lloyd: bool,
     **drawn: Any,
 ) -> None:
     """Make an ensemble of base clusterings from features, block by block.
@@ -275,6 +279,7 @@ def generate(
             scale=scale,
             impute=impute,
             fit_rows=fit_rows,
+            full_lloyd=full_lloyd,
         )
     if not quiet:
         _print_info(ensemble)

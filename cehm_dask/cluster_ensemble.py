@@ -35,7 +35,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         Clusters wanted.
     members : int, default 30
         Base clusterings to make.
-    base : {"kmeans", "minibatch", "mixture", "birch"}, an estimator, or a sequence of these
+    base : {"kmeans", "minibatch", "mixture", "birch", "dask-ml"}, an estimator, or a sequence of these
         How members cluster; of several, members take turns. An estimator needs ``predict``, or ``fit_predict`` if
         members are fitted on all rows.
     scale : {"none", "standard", "minmax", "robust"}, default "standard"
@@ -43,6 +43,8 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         Fewest and most clusters of a member; default as in the paper: k to max(min(⌊√n⌋, 50), ⌈1.5 k⌉).
     fit_rows : int, optional
         Rows that members are fitted on, drawn at random; default: all up to 32768, else so many.
+    full_lloyd : bool, default False
+        Whether k-means members go on from the centres of the sample over all rows, all in the same sweeps.
     subspace : float, optional
         Share of the features that each member sees.
     projection : int, optional
@@ -84,6 +86,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         k_min: int | None = None,
         k_max: int | None = None,
         fit_rows: int | None = None,
+        full_lloyd: bool = False,
         subspace: float | None = None,
         projection: int | None = None,
         bootstrap: bool = False,
@@ -101,6 +104,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.k_min = k_min
         self.k_max = k_max
         self.fit_rows = fit_rows
+        self.full_lloyd = full_lloyd
         self.subspace = subspace
         self.projection = projection
         self.bootstrap = bootstrap
@@ -137,7 +141,14 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         )
         threads = len(os.sched_getaffinity(0))
         self._labeller, self.members_ = make_labeller(
-            features, plans, seed, scale=self.scale, impute=self.impute, fit_rows=self.fit_rows, threads=threads
+            features,
+            plans,
+            seed,
+            scale=self.scale,
+            impute=self.impute,
+            fit_rows=self.fit_rows,
+            full_lloyd=self.full_lloyd,
+            threads=threads,
         )
         self.base_labels_ = label_all(features, self._labeller, threads=threads)
         settings = {name: getattr(self, name) for name in CONSENSUS}

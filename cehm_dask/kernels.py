@@ -355,6 +355,21 @@ def nearest(columns, slopes, intercepts, first, labels):  # type: ignore[no-unty
                 labels[_U(begin) + r, j] = winner[r] + 1
 
 
+@_jit
+def centre_sums(rows, labels, first, sums, counts):  # type: ignore[no-untyped-def]
+    """Add rows (n, features) float32 to the sums of the centres they are nearest to, member by member, in row order.
+
+    ``labels`` and ``first`` are those of :func:`nearest`; ``sums`` (centres, features) float64 and ``counts``
+    (centres,) int64 are changed in place.
+    """
+    for r in range(rows.shape[0]):
+        for j in range(labels.shape[1]):
+            centre = first[j] + labels[r, j] - 1
+            counts[centre] += 1
+            for f in range(rows.shape[1]):
+                sums[centre, f] += rows[r, f]
+
+
 def padded(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """Pad a (slots, k) table with zero columns to a whole number of LANES, as :func:`belonging` reads it."""
     return np.pad(weights, ((0, 0), (0, -weights.shape[1] % LANES)))

@@ -11,10 +11,12 @@ from cehm_dask.base_labels import (
     Labeller,
     Linear,
     MemberPlan,
+    _centres,
     fit_member,
     generate,
     k_range,
     label_all,
+    lloyd,
     make_labeller,
     plan_members,
 )
@@ -175,6 +177,47 @@ def test_estimator_without_predict__needs_all_rows(blobs):
 def test_fit_rows__fewer_than_clusters(blobs):
     with pytest.raises(ValueError, match="rows it is fitted on"):
         make_labeller(as_features(blobs[0]), plan_members(2, 30, 40, 0), 0, fit_rows=20)
+
+
+@pytest.mark.parametrize("view", [{}, {"subspace": 0.5}, {"projection": 3}])
+def test_lloyd__ends_where_scikit_learn_does(blobs, view, monkeypatch):
+    """From the same start, over blocks, with the same centres as k-means on all rows in memory."""
+    monkeypatch.setattr("cehm_dask.base_labels.LLOYD_TOLERANCE", 1e-14)
+    points, _ = blobs
+    source = as_features(points)
+    scaling = fit_scaling(source, "standard")
+    scaled = scaling.apply(points)
+    start, _ = fit_member(MemberPlan("kmeans", 6, seed=2, **view), scaled[:200])
+    (found,) = lloyd(source, scaling, [start], threads=2)
+    seen = scaled.astype(np.float64) @ (np.eye(6) if start.view is None else start.view)
+    begin = _centres(start)
+    model = KMeans(6, init=begin, n_init=1, tol=0, max_iter=300).fit(seen)
+    np.testing.assert_allclose(_centres(found), model.cluster_centers_, atol=0.02)
+
+
+def test_lloyd__same_for_any_number_of_threads_and_lower_inertia(blobs):
+    points, _ = blobs
+    source, plans = as_features(points), plan_members(4, 3, 9, 0)
+    sampled, _ = make_labeller(source, plans, 0, fit_rows=100)
+    one, facts = make_labeller(source, plans, 0, fit_rows=100, full_lloyd=True, threads=1)
+    three, _ = make_labeller(source, plans, 0, fit_rows=100, full_lloyd=True, threads=3)
+    scaled = one.scaling.apply(points)
+
+    def inertia(labeller, j):
+        centres = labeller.members[j].slopes[labeller.nearest(scaled)[:, j] - 1]
+        return ((scaled - centres) ** 2).sum()
+
+    for j in range(4):
+        np.testing.assert_array_equal(one.members[j].slopes, three.members[j].slopes)
+        assert inertia(one, j) <= inertia(sampled, j)
+    assert facts[0]["fit_rows"] == 3000
+
+
+def test_dask_ml__is_a_base_like_any_other(blobs):
+    points, _ = blobs
+    labeller, facts = make_labeller(as_features(points), plan_members(1, 4, 4, 0, base="dask-ml"), 0, fit_rows=300)
+    assert facts[0]["algorithm"] == "dask-ml"
+    assert label_all(as_features(points), labeller).max() == 4
 
 
 def test_cluster_ensemble__finds_the_blobs_and_labels_new_rows(blobs):
