@@ -70,6 +70,10 @@ class Consensus:
     """By stage."""
 
 
+ROUNDING = 1e-9
+"""Agreements that differ by less are equal."""
+
+
 class ConsensusWarning(UserWarning):
     """Something about the members or the consensus that a careful user would want to know."""
 
@@ -99,8 +103,11 @@ def consensus(
     progress : callable (Event), optional
     """
     labels, watch = engine.labels, _Watch()
+    # With no label missing there is a hyperedge a member at least; counting them costs as much as a small sweep.
+    uncertain = labels.silent or max(params.n_clusters for params in problems_of) > labels.n_members
+    n_hyperedges = labels.count_hyperedges() if uncertain else None
     for params in problems_of:
-        check_fit(params, labels.n_samples)
+        check_fit(params, 0 if n_hyperedges == 0 else labels.n_samples, n_hyperedges)
     table, n_silent = _intersections(engine, store)
     hyperedges = hyperedges_of(labels, table, n_silent)
     for run in engine.runs:
@@ -295,7 +302,7 @@ def _warn_about_result(result: Consensus) -> None:
     members = len(result.member_agreement)
     if members > 1:
         between = (result.member_agreement.sum() - members) / (members * (members - 1))
-        if solution.agreement < between:
+        if solution.agreement < between - ROUNDING:
             _warn(
                 f"the consensus agrees with the members less (mean NMI {solution.agreement:.3f}) than they agree with "
                 f"one another ({between:.3f}): a single member may serve better, or another n_clusters"

@@ -151,8 +151,11 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         progress : callable (Event), optional
             Gets a small record of every finished round.
         """
-        ks = (self.n_clusters,) if isinstance(self.n_clusters, int | np.integer) else tuple(self.n_clusters)
-        params = self._params(ks[0] if ks else 0)
+        wanted: Any = self.n_clusters
+        ks = tuple(wanted) if isinstance(wanted, list | tuple | range | np.ndarray) else (wanted,)
+        if not ks:
+            raise ValueError("n_clusters=[]: give at least one number of clusters")
+        params = self._params(ks[0])
         labels = as_labels(X)
         seed = int(check_random_state(self.random_state).randint(2**31))
         where = Where(

@@ -26,6 +26,11 @@ def is_url(path: str) -> bool:
     return "://" in path
 
 
+def absolute(url: str) -> str:
+    """A path that workers started in another folder understand too."""
+    return url if is_url(url) else os.path.abspath(url)
+
+
 def exists(url: str) -> bool:
     filesystem, path = fsspec.core.url_to_fs(url)
     return bool(filesystem.exists(path))

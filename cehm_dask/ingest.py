@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask.labels import encode_column, read_number_block
+from cehm_dask.labels import columns_of, encode_column, read_number_block
 from cehm_dask.store import EnsembleWriter, create_ensemble, is_store, open_array
 
 READ_ROWS = 1 << 17
@@ -177,15 +177,9 @@ def _from_frame(frame: Any, source: str) -> Table:
         parts = (part.compute() for part in frame.partitions) if hasattr(frame, "partitions") else [frame]
         for part in parts:
             for start in range(0, len(part), READ_ROWS):
-                yield _columns(part[start : start + READ_ROWS])
+                yield columns_of(part[start : start + READ_ROWS])
 
     return Table([str(name) for name in frame.columns], blocks, source)
-
-
-def _columns(frame: Any) -> Columns:
-    """By place, because names may be repeated."""
-    places = range(len(frame.columns))
-    return [frame.iloc[:, j] for j in places] if hasattr(frame, "iloc") else [frame[:, j] for j in places]
 
 
 def _from_csv(path: Path) -> Table:
@@ -202,7 +196,7 @@ def _from_csv(path: Path) -> Table:
 
     def blocks() -> Iterator[Columns]:
         for part in parts(text):
-            yield [_spoken(column) for column in _columns(part)]
+            yield [_spoken(column) for column in columns_of(part)]
 
     return Table([str(name) for name in pd.read_csv(path, nrows=0).columns], blocks, str(path))
 
@@ -231,6 +225,6 @@ def _from_parquet(path: Path) -> Table:
             if reader.schema_arrow.names != names:
                 raise ValueError(f"{file} has columns {reader.schema_arrow.names}, {files[0]} has {names}")
             for batch in reader.iter_batches(READ_ROWS):
-                yield [_spoken(column) for column in _columns(batch.to_pandas(types_mapper=nullable.get))]
+                yield [_spoken(column) for column in columns_of(batch.to_pandas(types_mapper=nullable.get))]
 
     return Table(names, blocks, str(path))

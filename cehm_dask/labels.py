@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.plan import Shape
-from cehm_dask.store import is_store, open_ensemble
+from cehm_dask.store import Ensemble, is_store, open_ensemble
 
 Codes = NDArray[np.unsignedinteger[Any]]
 
@@ -104,6 +104,19 @@ class Labels:
         """Slot of each member's code 0."""
         return np.concatenate(([0], np.cumsum(self.widths)[:-1])).astype(np.uint64)
 
+    def count_hyperedges(self) -> int:
+        """Base clusters of all members together, before any sweep: known to a store, counted for an array."""
+        if isinstance(self.source, Ensemble):
+            return int(np.count_nonzero(self.source.sizes))
+        filled = np.zeros(self.n_slots, bool)
+        for start in range(0, self.n_samples, _SCAN_ROWS):
+            codes = self.source.read(start, min(start + _SCAN_ROWS, self.n_samples))
+            for j, offset in enumerate(self.offsets.tolist()):
+                filled[codes[:, j] + np.int64(offset)] = True
+        if self.silent:
+            filled[self.offsets.astype(np.intp)] = False
+        return int(np.count_nonzero(filled))
+
     def values_of(self, slots: NDArray[np.intp]) -> list[NDArray[Any]]:
         """The user's labels behind occupied slots, ascending, one array a member."""
         starts = np.append(self.offsets.astype(np.intp), self.n_slots)
@@ -187,8 +200,14 @@ def _from_frame(frame: Any) -> Labels:
     names = tuple(str(name) for name in frame.columns)
     if not names:
         raise ValueError("n_members=0: the data frame has no columns; give one column of labels a member")
-    encoded = [encode_column(frame[label], name) for label, name in zip(frame.columns, names, strict=True)]
+    encoded = [encode_column(column, name) for column, name in zip(columns_of(frame), names, strict=True)]
     return _encode_ranked(np.stack([ranks for _, ranks in encoded], axis=1), [known for known, _ in encoded], names)
+
+
+def columns_of(frame: Any) -> list[Any]:
+    """The columns of a pandas or polars frame, by place, because names may be repeated."""
+    places = range(len(frame.columns))
+    return [frame.iloc[:, j] for j in places] if hasattr(frame, "iloc") else [frame[:, j] for j in places]
 
 
 def encode_column(column: Any, name: str, first_row: int = 0) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -203,27 +222,38 @@ def encode_column(column: Any, name: str, first_row: int = 0) -> tuple[NDArray[A
     first_row : int
         Row number of the first entry, for errors.
     """
-    raw = np.asarray(column.to_numpy() if hasattr(column, "to_numpy") else column)
-    spoken = np.ones(raw.size, bool)
-    # A plain float column cannot tell a missing label from a broken number: it is held to the array's rule.
-    if hasattr(column, "to_numpy") and not (raw.dtype.kind == "f" and str(column.dtype).lower() == "float64"):
-        spoken = ~np.asarray(column.is_null() if hasattr(column, "is_null") else column.isna(), bool)
-    said = raw[spoken]
+    spoken = _spoken(column)
+    # Nulls are left out first: beside them, whole numbers would come as floats, and large ones lose digits.
+    said = column if spoken.all() else column[spoken] if hasattr(column, "isna") else column.filter(spoken)
+    said = np.asarray(said.to_numpy() if hasattr(said, "to_numpy") else said)
     if said.dtype.kind == "O" and all(isinstance(item, int | np.integer) for item in said):
         said = said.astype(np.int64)
+    if said.dtype.kind == "b":
+        said = said.view(np.uint8)
     if said.dtype.kind in "iuf":
-        said = _whole(said[:, None], (name,), first_row)
+        rows = np.flatnonzero(spoken) + first_row
+        said = _whole(said[:, None], (name,), rows)
         if said.size and said.min() < -1:
-            _refuse_negative(said, (name,), first_row)
+            _refuse_negative(said, (name,), rows)
         said = said[:, 0]
         spoken[spoken] = said >= 0
         said = said[said >= 0]
     else:
         said = said.astype(np.str_)
     known, ranks = _distinct(said)
-    full = np.full(raw.size, -1, np.int64)
+    full = np.full(spoken.size, -1, np.int64)
     full[spoken] = ranks
     return known, full
+
+
+def _spoken(column: Any) -> NDArray[np.bool_]:
+    """Where a column holds a label, or something that will be refused as one."""
+    if hasattr(column, "is_null"):
+        return ~np.asarray(column.is_null(), bool)
+    # A plain float column cannot tell a missing label from a broken number: it is held to the array's rule.
+    if not hasattr(column, "isna") or (getattr(column.dtype, "kind", "") == "f" and isinstance(column.dtype, np.dtype)):
+        return np.ones(len(column), bool)
+    return ~np.asarray(column.isna(), bool)
 
 
 def _distinct(said: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -260,7 +290,8 @@ def _from_array(array: NDArray[Any]) -> Labels:
         if sum(map(len, values)) < width // 2:
             return _encode_ranked(_rank(array, values), values, names)
     widths = tuple(int(top) + 1 + int(silent) for top in high)
-    ready = not silent and array.dtype.kind == "u" and array.dtype.itemsize <= 4 and array.flags.c_contiguous
+    ready = not silent and array.dtype.kind == "u" and array.dtype.itemsize <= 4
+    ready = ready and array.dtype.isnative and array.flags.c_contiguous
     codes = array if ready else _shifted(array, int(silent), max(widths))
     return Labels(ArraySource(codes), n_samples, widths, silent, names, itemsize=codes.dtype.itemsize)
 
@@ -279,22 +310,27 @@ def _refuse_type(dtype: np.dtype[Any]) -> None:
         )
 
 
-def _whole(array: NDArray[Any], names: Sequence[str], first_row: int = 0) -> NDArray[Any]:
+def _whole(array: NDArray[Any], names: Sequence[str], rows: NDArray[np.intp] | None = None) -> NDArray[Any]:
     """Floats that are whole numbers become integers; anything else is named by row and member."""
     if array.dtype.kind != "f":
         return array
     out = np.empty(array.shape, np.int64)
     for start in range(0, len(array), _SCAN_ROWS):
-        part = array[start : start + _SCAN_ROWS]
+        part = array[start : start + _SCAN_ROWS].astype(np.float64)
         wrong = ~(np.isfinite(part) & (part == np.rint(part)) & (np.abs(part) < 2.0**62))
         if wrong.any():
             row, member = np.argwhere(wrong)[0]
             raise ValueError(
-                f"base labels hold {part[row, member]} at row {first_row + start + row}, member {names[member]}: "
+                f"base labels hold {part[row, member]} at row {_row(rows, start + row)}, member {names[member]}: "
                 "labels are whole numbers, and -1 where a member says nothing"
             )
         out[start : start + _SCAN_ROWS] = part
     return out
+
+
+def _row(rows: NDArray[np.intp] | None, place: int) -> int:
+    """Row number of an entry, where the entries are not all rows."""
+    return place if rows is None else int(rows[place])
 
 
 def _extremes(array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -306,13 +342,13 @@ def _extremes(array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     return low.astype(object), high.astype(object)
 
 
-def _refuse_negative(array: NDArray[Any], names: Sequence[str], first_row: int = 0) -> None:
+def _refuse_negative(array: NDArray[Any], names: Sequence[str], rows: NDArray[np.intp] | None = None) -> None:
     for start in range(0, len(array), _SCAN_ROWS):
         wrong = np.argwhere(array[start : start + _SCAN_ROWS] < -1)
         if len(wrong):
             row, member = wrong[0]
             raise ValueError(
-                f"base labels hold {array[start + row, member]} at row {first_row + start + row}, "
+                f"base labels hold {array[start + row, member]} at row {_row(rows, start + row)}, "
                 f"member {names[member]}: labels start at 0, and only -1 (says nothing) is allowed below"
             )
 

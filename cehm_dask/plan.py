@@ -78,6 +78,8 @@ class Params:
             if getattr(self, knob) is None:
                 object.__setattr__(self, knob, value)
         if self.init is not None:
+            for number in self.init:
+                _whole_number("init", number, None)
             self._check_init(tuple(int(number) for number in self.init))
 
     def _check_init(self, init: tuple[int, ...]) -> None:
@@ -88,10 +90,10 @@ class Params:
         object.__setattr__(self, "init", init)
 
 
-def _whole_number(name: str, value: Any, low: int) -> None:
+def _whole_number(name: str, value: Any, low: int | None) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name}={value!r}: expected a whole number, got {type(value).__name__}")
-    if value < low:
+    if low is not None and value < low:
         raise ValueError(f"{name}={value}: must be at least {low}")
 
 

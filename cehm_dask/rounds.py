@@ -60,10 +60,14 @@ class Window:
         low = self.low + (number << self.shift)
         return Window(low, min(self.high, low + (1 << self.shift)), self.tied)
 
-    def keys(self, margins: Keys, first_row: int) -> Keys:
+    def keys(self, margins: Keys, spoken: NDArray[np.bool_] | None, first_row: int) -> Keys:
+        """The keys inside the window, of one block; silent rows have none."""
         if self.tied is not None:
-            margins = np.flatnonzero(margins == np.uint64(self.tied)).astype(np.uint64) + np.uint64(first_row)
-        return margins[(margins >= np.uint64(self.low)) & (margins < np.uint64(self.high))]
+            tied = margins == np.uint64(self.tied)
+            found = np.flatnonzero(tied if spoken is None else tied & spoken).astype(np.uint64) + np.uint64(first_row)
+        else:
+            found = margins if spoken is None else margins[spoken]
+        return found[(found >= np.uint64(self.low)) & (found < np.uint64(self.high))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,10 +242,8 @@ def _advance_block(
         plan.present.belonging(block.codes, offsets, [states[i] for i in plan.belong], rows)
     for order, state, answer in zip(orders, states, answers, strict=True):
         if order.floor is not None or order.window is not None:
-            keys = state.margin[rows].view(np.uint64)
-            if run.silent_rows:
-                keys = keys[state.assignment[rows] != kernels.SILENT]
-            _look(order, keys, block.first_row, answer)
+            spoken = state.assignment[rows] != kernels.SILENT if run.silent_rows else None
+            _look(order, state.margin[rows].view(np.uint64), spoken, block.first_row, answer)
         if order.cut is not None:
             assigned, moved = _apply(block, rows, offsets, state, order.cut, answer.delta)
             answer.assigned += assigned
@@ -266,13 +268,14 @@ def _apply(
     return int(assigned), int(moved)
 
 
-def _look(order: Order, keys: Keys, first_row: int, answer: Answer) -> None:
+def _look(order: Order, keys: Keys, spoken: NDArray[np.bool_] | None, first_row: int, answer: Answer) -> None:
     if order.floor is not None:
+        keys = keys if spoken is None else keys[spoken]
         kernels.tally(keys, np.uint64(order.floor), np.uint64(FLOOR_SHIFT), answer.histogram)
         return
     window = order.window
     assert window is not None
-    inside = window.keys(keys, first_row)
+    inside = window.keys(keys, spoken, first_row)
     if answer.keys is not None:
         answer.keys = np.concatenate((answer.keys, inside))
     else:

@@ -24,7 +24,7 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec
 
-from cehm_dask.files import Lock, StoreError, entries, exists, is_url, read_whole, remove, write_whole
+from cehm_dask.files import Lock, StoreError, absolute, entries, exists, is_url, read_whole, remove, write_whole
 from cehm_dask.shards import Shards
 
 VERSION = 1
@@ -257,7 +257,7 @@ def create_ensemble(
                 state = "" if found["complete"] else ", half-written"
                 raise StoreError(f"store {url} exists{state}: choose another name, or pass --overwrite")
             if "labels" in _group(url, "r"):  # else it was left before the first shard could be
-                return EnsembleWriter(url, n_samples, len(widths), shard)
+                return EnsembleWriter(absolute(url), n_samples, len(widths), shard)
         remove(url)
     attributes: Any = {
         "format": "ensemble",
@@ -283,7 +283,7 @@ def create_ensemble(
     )
     if truth:
         group.create_array("truth", shape=(n_samples,), dtype=np.int16, chunks=(shard,))
-    return EnsembleWriter(url, n_samples, len(widths), shard)
+    return EnsembleWriter(absolute(url), n_samples, len(widths), shard)
 
 
 def open_ensemble(url: str) -> Ensemble:
@@ -293,7 +293,7 @@ def open_ensemble(url: str) -> Ensemble:
     assert isinstance(array, zarr.Array)
     values = attributes["values"]
     return Ensemble(
-        url=url,
+        url=absolute(url),
         n_samples=attributes["n_samples"],
         widths=tuple(attributes["widths"]),
         names=tuple(attributes["names"]),
@@ -434,7 +434,7 @@ class ConsensusStore:
             "labels", shape=(n_samples,), dtype=np.int16, chunks=(chunk_rows,), fill_value=-1, overwrite=True
         )
         group.create_array("margin", shape=(n_samples,), dtype=np.float32, chunks=(chunk_rows,), overwrite=True)
-        return ResultWriter(self.url, chunk_rows)
+        return ResultWriter(absolute(self.url), chunk_rows)
 
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Record how the result came about, mark the store whole and drop what only a resumed run needs."""

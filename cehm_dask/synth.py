@@ -17,6 +17,8 @@ from cehm_dask.store import create_ensemble
 
 BLOCK_ROWS = 1 << 16
 """Rows drawn from one seed."""
+MOST = int(np.iinfo(np.int16).max)
+"""Classes, and clusters of a member: they are drawn in 16 bits."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,9 @@ class Synth:
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
         if self.k_max < self.k_min:
             raise ValueError(f"k_max={self.k_max} < k_min={self.k_min}")
-        for name, most in (("n_classes", 1 << 15), ("k_max", 1 << 16)):  # the truth is int16, a draw has 16 bits
-            if getattr(self, name) > most:
-                raise ValueError(f"{name}={getattr(self, name)}: must be at most {most}")
+        for name in ("n_classes", "k_max"):
+            if getattr(self, name) > MOST:
+                raise ValueError(f"{name}={getattr(self, name)}: must be at most {MOST}")
         for name in ("follow", "missing"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name}={getattr(self, name)}: must lie between 0 and 1")

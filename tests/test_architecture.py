@@ -11,21 +11,26 @@ PACKAGE = Path(__file__).parent.parent / "cehm_dask"
 LAYERS = [
     {"kernels", "plan", "machine", "files", "shards"},
     {"store"},
-    {"labels"},
-    {"engine", "ingest", "synth"},
+    {"labels", "features"},
+    {"engine", "ingest", "synth", "base_labels"},
     {"intersections"},
     {"medoids", "evaluation", "rounds"},
     {"start", "diffusion", "adjustion"},
     {"consensus"},
     {"job"},
     {"estimator", "export"},
-    {"display"},
+    {"cluster_ensemble", "display"},
     {"cli"},
 ]
 STAGES = {"start", "diffusion", "adjustion"}
 
 # Library: the modules that may import it.
-HOMES = {"numba": {"kernels"}, "zarr": {"store"}}
+HOMES = {
+    "numba": {"kernels"},
+    "zarr": {"store"},
+    "distributed": {"engine", "cli"},
+    "dask_ml": {"base_labels"},
+}
 
 # Names that say where code was put, not what it is for.
 NO_NAMES = {"utils", "common", "helpers", "base", "util", "misc"}

@@ -131,6 +131,22 @@ def test_pickle__small_and_opened_anew(tmp_path):
     assert there.names == ensemble.names
 
 
+def test_pickle__found_from_another_folder(codes, tmp_path, monkeypatch):
+    """Workers may have been started elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    ensemble = write("e.zarr", codes, [7] * 3)
+    held = ConsensusStore("c.zarr", IDENTITY)
+    held.open(overwrite=False)
+    sent = pickle.dumps((ensemble, create_ensemble("new.zarr", 100, [7] * 3), held.create_result(100, 50)))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    ensemble, writer, result = pickle.loads(sent)
+    np.testing.assert_array_equal(ensemble.read(0, 100), codes)
+    writer.write(0, codes)
+    result.write(50, np.zeros(50, np.int16), np.zeros(50))
+    held.close()
+
+
 # --- damaged -----------------------------------------------------------------------------------------------------
 
 

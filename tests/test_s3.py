@@ -1,0 +1,234 @@
+"""Stores in an object store: a pretended S3 on this machine's loopback, the same labels as in memory."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+boto3 = pytest.importorskip("boto3")
+pytest.importorskip("s3fs")
+moto_server = pytest.importorskip("moto.server")
+
+from click.testing import CliRunner  # noqa: E402
+
+from cehm_dask import CEHM, cli, files, store  # noqa: E402
+from cehm_dask.files import Lock, StoreError  # noqa: E402
+from cehm_dask.ingest import ingest  # noqa: E402
+from cehm_dask.store import ConsensusStore, create_ensemble, open_consensus, open_ensemble  # noqa: E402
+from cehm_dask.synth import Synth  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
+
+SECRET = "wJalrXUtnFEMI-not-a-real-secret"
+BUCKET = "bucket"
+
+
+@pytest.fixture(scope="module")
+def s3():
+    """A client of the pretended S3, which everything under test finds through the environment."""
+    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "AKIA-not-a-real-key")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        client = boto3.client("s3")
+        client.create_bucket(Bucket=BUCKET)
+        yield client
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def base_labels():
+    labels, _ = Synth(400, 6, n_classes=4, k_min=4, k_max=7, follow=0.6).arrays()
+    labels = labels.astype(np.int16)
+    labels[np.random.default_rng(0).random(labels.shape) < 0.05] = -1
+    labels[160:320] = -1  # more than one shard of silent rows
+    return labels
+
+
+@pytest.fixture(scope="module")
+def wanted(base_labels):
+    return CEHM(4, random_state=0).fit(base_labels)
+
+
+@pytest.fixture(scope="module")
+def ensemble(s3, base_labels):
+    url = f"s3://{BUCKET}/e.zarr"
+    ingest(base_labels, url, chunk_rows=30)
+    return url
+
+
+@pytest.fixture
+def output(s3, request):
+    return f"s3://{BUCKET}/{request.node.name}.zarr"
+
+
+def keys(s3, url):
+    prefix = url.removeprefix(f"s3://{BUCKET}/")
+    found = s3.list_objects_v2(Bucket=BUCKET, Prefix=prefix + "/").get("Contents", [])
+    return {entry["Key"].removeprefix(prefix + "/") for entry in found}
+
+
+def fit(ensemble, output, **options):
+    return CEHM(4, random_state=0).fit(ensemble, output=output, **options)
+
+
+def assert_same(model, wanted):
+    np.testing.assert_array_equal(model.labels_[:], wanted.labels_)
+    np.testing.assert_array_equal(model.margin_[:], wanted.margin_.astype(np.float32))
+    np.testing.assert_array_equal(model.loss_history_, wanted.loss_history_)
+
+
+def test_ensemble__read_back(ensemble, base_labels):
+    there = open_ensemble(ensemble)
+    values = there.values or [np.arange(width - 1) for width in there.widths]
+    codes = there.read(0, 400).astype(int)
+    back = [np.where(c > 0, v[c - 1], -1) for c, v in zip(codes.T, values, strict=True)]
+    np.testing.assert_array_equal(np.stack(back, axis=1), base_labels)
+    np.testing.assert_array_equal(there.read(95, 130), codes[95:130])
+
+
+def test_consensus__from_s3_to_s3(s3, ensemble, wanted, output):
+    assert_same(fit(ensemble, output), wanted)
+    np.testing.assert_array_equal(open_consensus(output).array("labels")[:], wanted.labels_)
+    assert not keys(s3, output) & {files.LOCK_NAME, "checkpoint.npz"}
+    with pytest.raises(StoreError, match="is finished: choose another name, or pass --overwrite"):
+        fit(ensemble, output)
+    assert_same(fit(ensemble, output, overwrite=True), wanted)
+
+
+def test_consensus__from_s3_with_too_little_memory_to_keep_labels(ensemble, wanted, monkeypatch):
+    from dataclasses import replace
+
+    from cehm_dask import job
+
+    budget_of = job.budget_of
+    monkeypatch.setattr(job, "budget_of", lambda *a: replace(budget_of(*a), keep_labels=False, keep_state=False))
+    np.testing.assert_array_equal(CEHM(4, random_state=0).fit(ensemble).labels_, wanted.labels_)
+
+
+def test_resume__after_an_interruption(s3, ensemble, wanted, output):
+    def interrupt(event):
+        if event.round == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(ensemble, output, progress=interrupt)
+    assert "checkpoint.npz" in keys(s3, output)
+    assert files.LOCK_NAME not in keys(s3, output)
+    with pytest.raises(StoreError, match="half-written"):
+        open_consensus(output)
+    with pytest.raises(StoreError, match=r"restarts=2 \(there: 1\)"):
+        CEHM(4, restarts=2, random_state=0).fit(ensemble, output=output)
+    rounds = []
+    assert_same(fit(ensemble, output, progress=lambda event: rounds.append(event.round)), wanted)
+    assert min(rounds) == 4  # it went on, and did not start anew
+
+
+def test_lock__second_run_is_refused_while_the_first_writes(ensemble, wanted, output):
+    refusals = []
+
+    def progress(event):
+        if event.round == 2:
+            with pytest.raises(StoreError, match="being written by another run .* wait for it, or delete") as error:
+                fit(ensemble, output, overwrite=True)
+            refusals.append(str(error.value))
+
+    assert_same(fit(ensemble, output, progress=progress), wanted)
+    assert len(refusals) == 1
+
+
+def test_lock__one_of_two_that_come_at_once(s3, output, monkeypatch):
+    """Whoever looks first need not write first: looking and taking are one step."""
+    first, second = Lock(output), Lock(output)
+    monkeypatch.setattr(files, "read_whole", lambda url: None)  # as it was before either of them came
+    monkeypatch.setattr(files, "LOCK_SECONDS", float("inf"))
+    first.take()
+    with pytest.raises(StoreError, match="being written by another run"):
+        second.take()
+    first.release()
+    second.take()
+    second.release()
+
+
+def test_lock__renewed_with_every_checkpoint_and_taken_over_when_dead(s3, output, monkeypatch):
+    held = ConsensusStore(output, {"seed": 0})
+    held.open(overwrite=False)
+    real = time.time
+    monkeypatch.setattr(files.time, "time", lambda: real() + 0.9 * files.LOCK_SECONDS)
+    held.save_checkpoint({"counts": np.arange(3)}, {"round": 1})
+    monkeypatch.setattr(files.time, "time", lambda: real() + 1.8 * files.LOCK_SECONDS)
+    with pytest.raises(StoreError, match="being written by another run"):
+        ConsensusStore(output, {"seed": 0}).open(overwrite=False)
+    monkeypatch.setattr(files.time, "time", lambda: real() + 2.0 * files.LOCK_SECONDS)
+    heir = ConsensusStore(output, {"seed": 0})
+    heir.open(overwrite=False)
+    assert heir.load_checkpoint()[1] == {"round": 1}
+    heir.close()
+
+
+def test_damaged__shard_lost_or_changed(s3, base_labels, output, monkeypatch):
+    monkeypatch.setattr(store.time, "sleep", lambda _: None)
+    ingest(base_labels, output, chunk_rows=30)
+    there = open_ensemble(output)
+    prefix = output.removeprefix(f"s3://{BUCKET}/") + "/labels/c/"
+    assert not there.read(160, 320).any()  # silent rows are not taken for lost ones
+
+    whole = s3.get_object(Bucket=BUCKET, Key=f"{prefix}0/0")["Body"].read()
+    s3.put_object(Bucket=BUCKET, Key=f"{prefix}0/0", Body=whole[:5] + bytes([whole[5] ^ 1]) + whole[6:])
+    with pytest.raises(StoreError, match=r"rows 0 to 29 .* checksum"):
+        there.read(0, 30)
+    for shard in (0, 1):
+        s3.delete_object(Bucket=BUCKET, Key=f"{prefix}{shard}/0")
+        with pytest.raises(StoreError, match=f"shard {shard} is missing"):
+            open_ensemble(output).read(0, 400)
+        s3.put_object(Bucket=BUCKET, Key=f"{prefix}{shard}/0", Body=whole)
+
+
+def test_existing__kept_unless_asked(s3, ensemble, output):
+    create_ensemble(output, 10, [3])
+    with pytest.raises(StoreError, match="exists"):
+        create_ensemble(output, 10, [3])
+    with pytest.raises(StoreError, match="is no consensus store"):
+        fit(ensemble, output, overwrite=True)
+    create_ensemble(output, 20, [3], overwrite=True)
+    assert store.read_facts(output)["n_samples"] == 20
+
+
+def test_missing__store_and_bucket(s3):
+    with pytest.raises(StoreError, match=f"s3://{BUCKET}/nothing.zarr: not found"):
+        open_ensemble(f"s3://{BUCKET}/nothing.zarr")
+    with pytest.raises(OSError, match="no-such-bucket|not found"):
+        open_ensemble("s3://no-such-bucket/nothing.zarr")
+
+
+def test_secrets__are_in_no_object(s3, ensemble, output):
+    fit(ensemble, output)
+    for url in (ensemble, output):
+        prefix = url.removeprefix(f"s3://{BUCKET}/")
+        assert "zarr.json" in keys(s3, url)
+        for key in keys(s3, url):
+            content = s3.get_object(Bucket=BUCKET, Key=f"{prefix}/{key}")["Body"].read()
+            assert SECRET.encode() not in content
+            assert b"AKIA" not in content
+    attributes = json.loads(s3.get_object(Bucket=BUCKET, Key=f"{prefix}/zarr.json")["Body"].read())["attributes"]
+    assert attributes["cehm"]["complete"]
+
+
+def test_command__import_consensus_and_info(base_labels, wanted, output, tmp_path):
+    np.save(tmp_path / "labels.npy", base_labels)
+    found = output.replace(".zarr", "-c.zarr")
+    for args in (
+        ["import", str(tmp_path / "labels.npy"), output],
+        ["consensus", output, "--k", "4", "-o", found],
+        ["info", found],
+    ):
+        result = CliRunner().invoke(cli.main, args)
+        assert result.exit_code == 0, result.output
+    assert "400" in result.stdout
+    np.testing.assert_array_equal(open_consensus(found).array("labels")[:], wanted.labels_)
