@@ -261,7 +261,7 @@ def test_scheduler__its_workers_do_the_sweeps(folder, wanted, monkeypatch):
     from distributed import LocalCluster
 
     monkeypatch.setattr("cehm_dask.engine.Threads", lambda *_: pytest.fail("threads of this process were started"))
-    with LocalCluster(1, threads_per_worker=2, processes=False, dashboard_address=None) as workers:
+    with LocalCluster(1, threads_per_worker=2, processes=False, dashboard_address=":0") as workers:
         address = workers.scheduler_address
         _, err = run("consensus", "labels.zarr", "--k", 5, "-o", "out.npy", "--scheduler", address)
     np.testing.assert_array_equal(labels_of("out.npy"), wanted.labels_)

@@ -108,6 +108,25 @@ def test_same_labels__a_worker_killed_and_one_joining(ensemble, wanted):
         assert_same(found, wanted)
 
 
+def test_same_labels__connection_to_the_scheduler_lost(ensemble, wanted):
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None) as workers,
+        Client(workers) as client,
+    ):
+        cut = []
+
+        def progress(event):
+            if event.round == 3 and not cut:
+                cut.append(event)
+                client.loop.add_callback(client.scheduler_comm.comm.abort)
+
+        found = cluster(as_labels(ensemble), PARAMS, 0, Where(client=client, block_rows=100), progress=progress)
+        assert cut
+        assert_same(found, wanted)
+
+
 KILLED = """
 import os, random, signal, sys, threading, warnings
 warnings.simplefilter("ignore")
