@@ -206,13 +206,15 @@ def _solve(
     progress: Progress | None,
 ) -> None:
     """Take all problems through their stages in step, one sweep for all that are still running."""
-    steps = {problem.number: _stages(problem) for problem in problems}
+    steps = {problem.number: _stages(problem, engine.budget.keep_state) for problem in problems}
     orders = {number: order for number, own in steps.items() if (order := next(own, None)) is not None}
     while orders:
-        batch = _next_batch(engine, list(orders.values()))
+        batch = _next_batch(engine, list(orders.values()), problems)
         stages = {order.problem: problems[order.problem].stage for order in batch}
         name = "+".join(sorted(set(stages.values())))
-        answers = engine.sweep(name, advance, combine, batch, reads=_reads(engine, batch[0]))
+        answers = engine.sweep(
+            name, advance, combine, batch, reads=_reads(engine, batch[0], problems[batch[0].problem])
+        )
         finished = []
         for order, answer in zip(batch, answers, strict=True):
             problem = problems[order.problem]
@@ -236,10 +238,10 @@ def _solve(
                 progress(_event(engine, problem, stage))
 
 
-def _stages(problem: Problem) -> Generator[Order, Answer, None]:
+def _stages(problem: Problem, keep_state: bool) -> Generator[Order, Answer, None]:
     if problem.round == 0:
         yield from start(problem)
-    yield from diffusion(problem)
+    yield from diffusion(problem, foretell=keep_state)
     yield from adjustion(problem)
 
 
@@ -250,18 +252,26 @@ def _send(steps: Generator[Order, Answer, None], answer: Answer) -> Order | None
         return None
 
 
-def _next_batch(engine: Engine, orders: Sequence[Order]) -> Sequence[Order]:
-    """The orders of the next sweep: those that only look at kept margins go first, so that the others stay in step.
+def _next_batch(engine: Engine, orders: Sequence[Order], problems: Sequence[Problem]) -> list[Order]:
+    """The orders of the next sweep: those that only look at kept state go first, so that the others stay in step.
 
     Otherwise one problem would read labels while another looks, and together they would read more often than the
     slowest of them alone.
     """
-    return [order for order in orders if not _reads(engine, order)] or orders
+    looks = [order for order in orders if not _reads(engine, order, problems[order.problem])]
+    # All pilots, or all cuts, or all windows: orders of one kind share a look.
+    return [order for order in looks if _kind(order) == _kind(looks[0])] if looks else list(orders)
 
 
-def _reads(engine: Engine, order: Order) -> bool:
-    """Whether an order needs the labels, or only margins that the workers keep."""
-    return not engine.budget.keep_state or order.window is None
+def _kind(order: Order) -> tuple[bool, bool]:
+    return order.pilot, order.cut is not None
+
+
+def _reads(engine: Engine, order: Order, problem: Problem) -> bool:
+    """Whether an order needs the labels, or only what the workers keep."""
+    if not engine.budget.keep_state:
+        return True
+    return order.reads and not problem.foresaw(order)
 
 
 def _event(engine: Engine, problem: Problem, stage: str) -> Event:

@@ -1,32 +1,51 @@
 """Stage 2, sample view: grow the hyperedges, most certain samples first (Eqs. 5 to 9).
 
-First assignment in, an assignment of every sample out. A round takes two sweeps: one for the belonging degrees
-and a histogram of the margins, one to assign by the cut; the few margins in the histogram bin that the cut
-falls into are looked at in between. Margins are never sorted nor gathered.
+First assignment in, an assignment of every sample out. A round takes one sweep where workers keep their state:
+a sample of rows foretells a window that the cut will fall into, one sweep computes the belonging degrees, assigns
+the samples above the window and keeps the labels of the few inside it, and once the histogram of that sweep has
+told the exact cut, those are assigned too. Where the window was missed, or nothing is kept, a second sweep assigns.
+Margins are never sorted nor gathered.
 """
 
 from collections.abc import Generator
+from math import ceil, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask import kernels
-from cehm_dask.plan import next_target
+from cehm_dask.plan import WIDEST_WINDOW, next_target
 from cehm_dask.rounds import EVERY_ROW, FLOOR_SHIFT, Answer, Cut, Order, Problem, Window, key_of
 
 COLLECT_AT_MOST = 1 << 16
 """Keys that may travel to the coordinator for one cut; more are narrowed down by a further histogram."""
 
 
-def diffusion(problem: Problem) -> Generator[Order, Answer, None]:
-    """Repeat until all samples are assigned; every round starts over from W."""
+WINDOW_SIGMAS = 4.0
+"""Half the width of the foretold window, in standard deviations of the sample's rank: missed once in thousands."""
+
+
+def diffusion(problem: Problem, *, foretell: bool = True) -> Generator[Order, Answer, None]:
+    """Repeat until all samples are assigned; every round starts over from W.
+
+    ``foretell`` tells whether workers keep what a round in one sweep needs.
+    """
     params, n = problem.params, problem.hyperedges.n_speaking
     assert params.schedule is not None
     while problem.assigned < n:
         target = next_target(params.schedule, n, params.n_clusters, problem.assigned, problem.growth[0])
         weights = problem.belonging_weights()
         problem.set_weights(weights)
-        cut = yield from find_cut(problem, weights, target)
+        floor = max(0, key_of(_largest_sum(problem, weights)) - ((kernels.BINS - 1) << FLOOR_SHIFT))
+        window = (yield from _foretold_window(problem, floor, target / n)) if foretell else None
+        if window is None:
+            answer = yield problem.order(floor=floor)
+        else:
+            above = Cut(window.high - 1, -1)
+            answer = yield problem.order(floor=floor, cut=above, keep=window)
+            problem.foretold(answer, above, window)
+        assert answer.histogram is not None
+        cut = yield from find_cut(problem, answer.histogram, floor, target)
         if params.schedule == "renewed":
             cut = Cut(cut.key, EVERY_ROW.last_row)
         answer = yield problem.order(cut=cut)
@@ -34,15 +53,29 @@ def diffusion(problem: Problem) -> Generator[Order, Answer, None]:
         problem.growth.append(problem.assigned)
 
 
-def find_cut(problem: Problem, weights: NDArray[np.float64], target: int) -> Generator[Order, Answer, Cut]:
-    """The cut that exactly ``target`` samples pass: largest margins first, lower row numbers first on a tie."""
-    floor = max(0, key_of(_largest_sum(problem, weights)) - ((kernels.BINS - 1) << FLOOR_SHIFT))
-    answer = yield problem.order(floor=floor)
+def _foretold_window(problem: Problem, floor: int, share: float) -> Generator[Order, Answer, Window | None]:
+    """Where the cut will fall that lets in a share of the samples, judged by a sample; None if that is no use."""
+    answer = yield problem.order(pilot=True, floor=floor)
     assert answer.histogram is not None
-    number, wanted = _from_above(answer.histogram, target)
+    histogram = answer.histogram
+    rows = int(histogram.sum())
+    if rows == 0:
+        return None
+    whole = rows == problem.hyperedges.n_speaking
+    slack = 1.0 if whole else 1.0 + WINDOW_SIGMAS * sqrt(rows * share * (1.0 - share))
+    high, _ = _from_above(histogram, max(1, int(rows * share - slack)))
+    low, _ = _from_above(histogram, min(rows, ceil(rows * share + slack)))
+    if histogram[low : high + 1].sum() > WIDEST_WINDOW * rows:
+        return None
+    return Window(floor + (low << FLOOR_SHIFT) if low else 0, floor + ((high + 1) << FLOOR_SHIFT))
+
+
+def find_cut(problem: Problem, histogram: NDArray[np.int64], floor: int, target: int) -> Generator[Order, Answer, Cut]:
+    """The cut that exactly ``target`` samples pass: largest margins first, lower row numbers first on a tie."""
+    number, wanted = _from_above(histogram, target)
     high = floor + ((number + 1) << FLOOR_SHIFT)
     window = Window(floor + (number << FLOOR_SHIFT) if number else 0, high)
-    inside = int(answer.histogram[number])
+    inside = int(histogram[number])
     while inside > COLLECT_AT_MOST and window.high - window.low > 1:
         answer = yield problem.order(window=window)
         assert answer.histogram is not None

@@ -45,6 +45,8 @@ class Resident:
     def __init__(self, *, keep_state: bool, keep_labels: bool) -> None:
         self.keep_state = keep_state
         self.states: dict[int, Any] = {}
+        self.sample: dict[int, Codes] = {}
+        """Labels of a few rows of each block, by the block's first row."""
         self.codes: dict[int, Codes] | None = {} if keep_labels else None
 
 

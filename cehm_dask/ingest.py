@@ -192,18 +192,12 @@ def _from_csv(path: Path) -> Table:
             yield from reader
 
     # One pass more: what is text in one block is text in all, as if the file were read in one go.
-    text = {name: "string" for part in parts() for name in part.columns if part[name].dtype.kind not in "iuf"}
-
-    def blocks() -> Iterator[Columns]:
-        for part in parts(text):
-            yield [_spoken(column) for column in columns_of(part)]
-
-    return Table([str(name) for name in pd.read_csv(path, nrows=0).columns], blocks, str(path))
-
-
-def _spoken(column: Any) -> Any:
-    """A column of a file: empty cells say nothing, among floats too, where a frame could not tell them from NaN."""
-    return column.fillna(-1.0) if column.dtype.kind == "f" else column
+    kinds: dict[str, set[str]] = {}
+    for part in parts():
+        for name, dtype in part.dtypes.items():
+            kinds.setdefault(name, set()).add(dtype.kind)
+    text = {name: "string" for name, found in kinds.items() if not (found <= {*"iuf"} or found == {"b"})}
+    return Table(list(kinds), lambda: map(columns_of, parts(text)), str(path))
 
 
 def _from_parquet(path: Path) -> Table:
@@ -225,6 +219,6 @@ def _from_parquet(path: Path) -> Table:
             if reader.schema_arrow.names != names:
                 raise ValueError(f"{file} has columns {reader.schema_arrow.names}, {files[0]} has {names}")
             for batch in reader.iter_batches(READ_ROWS):
-                yield [_spoken(column) for column in columns_of(batch.to_pandas(types_mapper=nullable.get))]
+                yield columns_of(batch.to_pandas(types_mapper=nullable.get))
 
     return Table(names, blocks, str(path))

@@ -35,6 +35,12 @@ BLOCK_ROWS = 1 << 15
 STATE_BYTES = 2 + 2 + 8
 """Bytes a sample and problem that assignment, winner and margin take."""
 
+WIDEST_WINDOW = 0.05
+"""Share of the samples whose labels may be kept to spare a round its second sweep."""
+
+SAMPLE_ROWS = 1 << 13
+"""Rows of a run, evenly spread, whose labels are kept to foretell where a cut will fall."""
+
 RUNS_PER_THREAD = 8
 """Enough to even out threads that are held up, few enough that summing their tables costs nothing."""
 
@@ -195,7 +201,7 @@ def make_budget(
         block_rows = min(shape.read_rows or BLOCK_ROWS, max(1024, 4 * BLOCK_ROWS // len(clusters)), shape.n_samples)
     block_rows = max(1, min(block_rows, shape.n_samples))
     columns = sum(-(-k // 4) * 4 for k in clusters)
-    state = STATE_BYTES * len(clusters)
+    state = (STATE_BYTES + ceil(WIDEST_WINDOW * (shape.row_bytes + 8))) * len(clusters)
     read_rows = shape.read_rows or 0
     share = -(-shape.n_samples // processes)
     terms = {
@@ -207,6 +213,7 @@ def make_budget(
         "weights and counts": 8 * shape.n_slots * columns * (4 + 2 * threads),
         "label blocks": 2 * threads * read_rows * shape.row_bytes,
         "margins of blocks": 3 * threads * block_rows * state,
+        "samples": RUNS_PER_THREAD * threads * SAMPLE_ROWS * shape.row_bytes,
         "result": (2 + 8) * 2 * shape.n_samples if returned else 0,
         "kept assignments": 0,
         "kept labels": 0,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from cehm_dask import kernels
 from cehm_dask.engine import Block, Run
 from cehm_dask.intersections import Hyperedges
-from cehm_dask.plan import Params
+from cehm_dask.plan import SAMPLE_ROWS, Params
 
 Int = NDArray[np.int64]
 Keys = NDArray[np.uint64]
@@ -76,12 +76,16 @@ class Order:
 
     problem: int
     clusters: int
-    round: int
-    """Number of the assignment this order works towards; it starts from that of the round before."""
+    step: int
+    """Number of the assignment this order works towards; it starts from the one before."""
+    table: int
+    """Number of the weights."""
     weights: NDArray[np.float64]
-    """W of this round, as :func:`kernels.padded` lays it out."""
+    """W, as :func:`kernels.padded` lays it out."""
     previous: tuple[NDArray[np.float64], Cut] | None
-    """How the round before assigned; None where nothing was assigned yet."""
+    """How the assignment it starts from was made; None where nothing was assigned yet."""
+    pilot: bool = False
+    """Wanted: the histogram from ``floor`` on, of a sample of rows only."""
     floor: int | None = None
     """Wanted: a histogram of all margins, with bins of 2**44 from this key on."""
     window: Window | None = None
@@ -90,6 +94,13 @@ class Order:
     """Wanted instead of that histogram: the keys inside themselves."""
     cut: Cut | None = None
     """To do: assign by this cut."""
+    keep: Window | None = None
+    """To do: keep the labels of rows with keys inside, so that a cut there can be applied without reading any."""
+
+    @property
+    def reads(self) -> bool:
+        """Whether it needs the labels, where workers keep their state; the others are looks at that state."""
+        return not self.pilot and self.window is None
 
 
 FLOOR_SHIFT = 44
@@ -135,15 +146,48 @@ class State:
         self.assignment = np.full(rows, kernels.UNASSIGNED, np.int16)
         self.best = np.empty(rows, np.int16)
         self.margin = np.empty(rows, np.float64)
-        self.assigned_round = -1
-        self.belonging_round = -1
+        self.step = -1
+        """Which assignment this is."""
+        self.table = -1
+        """Which weights the winners and margins come from."""
+        self.assigned = 0
+        self.kept: Kept | None = None
+
+
+class Kept:
+    """Rows of a run whose keys fell into a window, with their labels."""
+
+    def __init__(self, window: Window) -> None:
+        self.window = window
+        self._places: list[NDArray[np.intp]] = []
+        self._codes: list[Any] = []
+
+    def add(self, block: Block, rows: slice, keys: Keys, spoken: NDArray[np.bool_] | None) -> None:
+        inside = (keys >= np.uint64(self.window.low)) & (keys < np.uint64(self.window.high))
+        found = np.flatnonzero(inside if spoken is None else inside & spoken)
+        self._places.append(found + rows.start)
+        self._codes.append(block.codes[found])
+
+    def covers(self, cut: Cut) -> bool:
+        return self.window.low <= cut.key < self.window.high
+
+    def apply(self, run: Run, state: State, cut: Cut, delta: Int | None) -> int:
+        """Assign the kept rows that the cut lets in; all others are as a cut above the window left them."""
+        places, codes = np.concatenate(self._places), np.concatenate(self._codes)
+        keys = state.margin[places].view(np.uint64)
+        let_in = (keys > np.uint64(cut.key)) | ((keys == np.uint64(cut.key)) & (places + run.first_row <= cut.last_row))
+        chosen = places[let_in]
+        assignment = state.assignment[chosen]
+        everything = (np.uint64(EVERY_ROW.key), np.int64(0), np.int64(EVERY_ROW.last_row))
+        kernels.assign(codes[let_in], run.offsets, state.best[chosen], keys[let_in], *everything, assignment, delta)
+        state.assignment[chosen] = assignment
+        return len(chosen)
 
 
 class Stack:
     """The weights of several orders side by side, made once a run of rows."""
 
-    def __init__(self, orders: Sequence[Order], tables: Sequence[NDArray[np.float64]]) -> None:
-        self.orders = orders
+    def __init__(self, tables: Sequence[NDArray[np.float64]]) -> None:
         self.weights = tables[0] if len(tables) == 1 else np.concatenate(tables, axis=1)
         self.first_column = np.cumsum([0, *(table.shape[1] for table in tables)])
 
@@ -165,22 +209,72 @@ def advance(run: Run, orders: Sequence[Order]) -> list[Answer]:
     """Carry out the orders of all problems on one run of rows; each label block is read once, if at all."""
     answers = [_blank(order, run.n_slots) for order in orders]
     resident = run.resident
+    if orders[0].pilot:
+        for order, answer in zip(orders, answers, strict=True):
+            _pilot(run, order, answer)
+        return answers
     if not resident.keep_state:
-        stack = Plan(orders, [State(0) for _ in orders])
+        plan = Plan(orders, [State(0) for _ in orders])
         for block in run.blocks():
-            _advance_block(block, slice(None), run, orders, [State(block.n_rows) for _ in orders], answers, stack)
+            _advance_block(block, slice(None), run, orders, [State(block.n_rows) for _ in orders], answers, plan)
         return answers
     states = [resident.states.get(order.problem) or State(run.n_rows) for order in orders]
+    resident.states.update({order.problem: state for order, state in zip(orders, states, strict=True)})
+    if all(_known(order, state) for order, state in zip(orders, states, strict=True)):
+        for order, state, answer in zip(orders, states, answers, strict=True):
+            _apply_kept(run, order, state, answer)
+        return answers
     plan = Plan(orders, states)
     for order, state in zip(orders, states, strict=True):
-        resident.states[order.problem] = state
-        state.assigned_round = state.belonging_round = -1  # valid again only when every block went through
+        state.step = state.table = -1  # valid again only when every block went through
+        if order.window is None:  # a look into a window leaves what is kept as it is
+            state.kept = None if order.keep is None else Kept(order.keep)
     for block in run.blocks():
         _advance_block(block, _rows(run, block), run, orders, states, answers, plan)
-    for order, state in zip(orders, states, strict=True):
-        state.belonging_round = order.round
-        state.assigned_round = order.round if order.cut is not None else order.round - 1
+        if orders[0].reads:
+            _sample(run, block)
+    for order, state, answer in zip(orders, states, answers, strict=True):
+        state.table = order.table
+        state.step = order.step if order.cut is not None else order.step - 1
+        if order.cut is not None:
+            state.assigned = answer.assigned
     return answers
+
+
+def _known(order: Order, state: State) -> bool:
+    """Whether a cut can be applied to rows whose labels were kept, without reading any."""
+    if order.cut is None or order.keep is not None or state.kept is None or not state.kept.covers(order.cut):
+        return False
+    return state.step == order.step - 1 and state.table == order.table
+
+
+def _apply_kept(run: Run, order: Order, state: State, answer: Answer) -> None:
+    assert state.kept is not None
+    assert order.cut is not None
+    state.step = -1
+    answer.moved = state.kept.apply(run, state, order.cut, answer.delta)
+    answer.assigned = state.assigned = state.assigned + answer.moved
+    state.step, state.kept = order.step, None
+
+
+def _sample(run: Run, block: Block) -> None:
+    """Keep the labels of every so many rows of the block, the first time it is read."""
+    sample = run.resident.sample
+    if block.first_row not in sample:
+        stride = -(-run.n_rows // SAMPLE_ROWS)
+        sample[block.first_row] = block.codes[-(block.first_row - run.first_row) % stride :: stride].copy()
+
+
+def _pilot(run: Run, order: Order, answer: Answer) -> None:
+    """Histogram of the sample's margins; a run whose sample is lost has nothing to say."""
+    parts = list(run.resident.sample.values())
+    if not parts:
+        return
+    codes = np.concatenate(parts)
+    state = State(len(codes))
+    Stack([order.weights]).belonging(codes, run.offsets, [state], slice(None))
+    spoken = np.asarray(codes.any(axis=1)) if run.silent_rows else None
+    _look(order, state.margin.view(np.uint64), spoken, 0, answer)
 
 
 def _rows(run: Run, block: Block) -> slice:
@@ -192,9 +286,9 @@ class Plan:
 
     def __init__(self, orders: Sequence[Order], states: Sequence[State]) -> None:
         rows = range(len(orders))
-        self.reset = [i for i in rows if states[i].assigned_round != orders[i].round - 1]
+        self.reset = [i for i in rows if states[i].step != orders[i].step - 1]
         self.rebuild = [i for i in self.reset if orders[i].previous is not None]
-        self.belong = [i for i in rows if states[i].belonging_round != orders[i].round or i in self.rebuild]
+        self.belong = [i for i in rows if states[i].table != orders[i].table or i in self.rebuild]
         self.past = self._stack(orders, self.rebuild, previous=True)
         self.present = self._stack(orders, self.belong, previous=False)
 
@@ -203,7 +297,7 @@ class Plan:
         if not chosen:
             return None
         tables = [orders[i].previous[0] if previous else orders[i].weights for i in chosen]  # type: ignore[index]
-        return Stack([orders[i] for i in chosen], tables)
+        return Stack(tables)
 
 
 def _blank(order: Order, n_slots: int) -> Answer:
@@ -244,6 +338,9 @@ def _advance_block(
         if order.floor is not None or order.window is not None:
             spoken = state.assignment[rows] != kernels.SILENT if run.silent_rows else None
             _look(order, state.margin[rows].view(np.uint64), spoken, block.first_row, answer)
+        if order.keep is not None and state.kept is not None:
+            spoken = state.assignment[rows] != kernels.SILENT if run.silent_rows else None
+            state.kept.add(block, rows, state.margin[rows].view(np.uint64), spoken)
         if order.cut is not None:
             assigned, moved = _apply(block, rows, offsets, state, order.cut, answer.delta)
             answer.assigned += assigned
@@ -288,7 +385,7 @@ def harvest_blocks(run: Run, order: Order) -> Iterator[tuple[int, NDArray[np.int
     Silent rows have -1 and 0.
     """
     kept = run.resident.states.get(order.problem)
-    if kept is not None and not kept.assigned_round == kept.belonging_round == order.round:
+    if kept is not None and not (kept.step == order.step and kept.table == order.table):
         kept = None
     plan = Plan([order], [State(0)])
     for block in run.blocks():
@@ -326,7 +423,11 @@ class Problem:
     assigned: int = 0
     moved: int = 0
     round: int = 0
-    """Number of the assignment reached; 0 = nothing assigned."""
+    """Rounds finished; 0 = nothing assigned."""
+    step: int = 0
+    """Assignments made; a round of diffusion may take two."""
+    table: int = 0
+    """Weights taken up."""
     losses: list[float] = field(default_factory=list)
     growth: list[int] = field(default_factory=list)
     """Samples assigned after the start and after each diffusion round."""
@@ -334,6 +435,8 @@ class Problem:
     weights: NDArray[np.float64] | None = None
     """W of the round to come, padded; set by the stage."""
     previous: tuple[NDArray[np.float64], Cut] | None = None
+    _before_guess: tuple[Int, int] | None = None
+    _kept: Window | None = None
 
     def __post_init__(self) -> None:
         self.counts = np.zeros((self.hyperedges.n_hyperedges, self.params.n_clusters), np.int64)
@@ -361,27 +464,45 @@ class Problem:
     def set_weights(self, weights: NDArray[np.float64]) -> None:
         """Take up W (n_hyperedges × k) for the round to come."""
         self.weights = kernels.padded(self.hyperedges.to_slots(weights))
+        self.table += 1
 
     def order(self, **wishes: Any) -> Order:
         """An order for the round to come, with the weights set last."""
         assert self.weights is not None
-        return Order(self.number, self.params.n_clusters, self.round + 1, self.weights, self.previous, **wishes)
+        place = (self.number, self.params.n_clusters, self.step + 1, self.table)
+        return Order(*place, self.weights, self.previous, **wishes)
+
+    def foretold(self, answer: Answer, cut: Cut, kept: Window) -> None:
+        """The blocks have assigned what lies above a window and kept the labels of what lies inside."""
+        self._kept = kept
+        self._before_guess = (self.counts, answer.moved)
+        self._take(answer, cut)
+
+    def foresaw(self, order: Order) -> bool:
+        """Whether an order's cut falls among rows whose labels the workers kept."""
+        return order.cut is not None and self._kept is not None and self._kept.low <= order.cut.key < self._kept.high
 
     def accept(self, answer: Answer, cut: Cut) -> None:
         """The blocks have assigned by ``cut``: the round is over."""
+        self._kept = None
+        self.counts_before, moved = self._before_guess or (self.counts, 0)
+        self._before_guess = None
+        self._take(answer, cut)
+        self.assigned, self.moved, self.cut = answer.assigned, answer.moved + moved, cut
+        self.round += 1
+
+    def _take(self, answer: Answer, cut: Cut) -> None:
         assert answer.delta is not None
         assert self.weights is not None
-        self.counts_before = self.counts
         self.counts = self.counts + answer.delta[self.hyperedges.slots]
-        self.assigned, self.moved, self.cut = answer.assigned, answer.moved, cut
         self.previous = (self.weights, cut)
-        self.round += 1
+        self.step += 1
 
     def last_order(self) -> Order:
         """An order that asks for nothing but the assignment reached."""
         assert self.previous is not None
         weights, cut = self.previous
-        return Order(self.number, self.params.n_clusters, self.round, weights, None, cut=cut)
+        return Order(self.number, self.params.n_clusters, self.step, self.table, weights, None, cut=cut)
 
     def save(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Everything a resumed run needs: small arrays and plain facts, whatever n is."""
@@ -394,7 +515,7 @@ class Problem:
         self.medoids = arrays["medoids"]
         for name in ("assigned", "moved", "round", "losses", "growth", "converged"):
             setattr(self, name, facts[name])
-        self.cut = Cut(*facts["cut"])
+        self.cut, self.step = Cut(*facts["cut"]), self.round
         self.counts = arrays["counts_before"]
         self.set_weights(self.indicator if self.round == 1 else self.belonging_weights())
         assert self.weights is not None

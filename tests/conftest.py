@@ -1,5 +1,6 @@
 """Fixtures shared by several rooms' tests."""
 
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +22,19 @@ def hard_ensemble():
     return labels
 
 
-@pytest.fixture(scope="session")
-def two_processes():
-    """A client of a cluster with two worker processes of one thread each."""
+@contextmanager
+def worker_processes(count=2):
+    """A cluster of worker processes with one thread each, on loopback, and a client of it."""
     from distributed import Client, LocalCluster
 
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None) as cluster,
-        Client(cluster) as client,
-    ):
+    # Port 0: any free one, so that two clusters can live side by side.
+    options = {"threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+    with LocalCluster(n_workers=count, **options) as cluster, Client(cluster) as client:
+        yield cluster, client
+
+
+@pytest.fixture(scope="session")
+def two_processes():
+    """A client of a cluster with two worker processes."""
+    with worker_processes() as (_, client):
         yield client

@@ -171,16 +171,21 @@ def test_consensus__the_ensemble_is_not_overwritten_by_its_consensus(folder):
     open_ensemble("labels.zarr").read(0, 200)
 
 
-def test_consensus__file_appears_whole_or_not_at_all(folder, monkeypatch):
+@pytest.mark.parametrize(("place", "name"), [(pd.DataFrame, "to_csv"), (Path, "replace")])
+def test_consensus__file_is_replaced_whole_or_not_at_all(folder, monkeypatch, place, name):
+    Path("out.csv").write_text("mine")
+    before = sorted(folder.iterdir())
+
     def full(self, path, **_):
-        Path(path).write_text("label,mar")
+        if name == "to_csv":
+            Path(path).write_text("label,mar")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(pd.DataFrame, "to_csv", full)
-    before = sorted(folder.iterdir())
-    _, err = run("consensus", "labels.npy", "--k", 3, "-o", "out.csv", "--quiet", code=2)
+    monkeypatch.setattr(place, name, full)
+    err = refused("consensus", "labels.npy", "--k", 3, "-o", "out.csv", "--quiet", "--overwrite")
     assert "No space left" in err
     assert sorted(folder.iterdir()) == before
+    assert Path("out.csv").read_text() == "mine"
 
 
 REFUSED = {

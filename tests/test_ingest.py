@@ -269,7 +269,9 @@ def test_labels__beyond_the_small_integers_of_a_float(tmp_path):
     signed = column[[0, 1, 2] * 5 + [18]].astype(np.int64)
     signed = np.append(signed, signed[-1:] + 1)
     ingest.ingest(signed[:, None], str(tmp_path / "signed.zarr"))
-    assert open_ensemble(str(tmp_path / "signed.zarr")).values[0].tolist() == [0, 1, 2, 2**62 + 1, 2**62 + 2]
+    ensemble = open_ensemble(str(tmp_path / "signed.zarr"))
+    assert ensemble.values[0].tolist() == [0, 1, 2, 2**62 + 1, 2**62 + 2]
+    assert ensemble.read(14, 17)[:, 0].tolist() == [3, 4, 5]
 
 
 def test_labels__so_many_that_a_byte_is_too_small(tmp_path):
@@ -288,6 +290,16 @@ def test_csv__text_in_a_later_block_is_text_in_all(tmp_path):
     ensemble = open_ensemble(str(tmp_path / "e.zarr"))
     assert ensemble.values[0].tolist() == ["-1", "01", "1", "2", "x"]
     np.testing.assert_array_equal(ensemble.read(0, 10)[:, 0], np.unique(labels, return_inverse=True)[1] + 1)
+
+
+@pytest.mark.parametrize("write", [pd.DataFrame.to_csv, pd.DataFrame.to_parquet])
+def test_labels__of_true_and_false(tmp_path, write):
+    column = [True, None, False, True] * 5
+    path = tmp_path / f"p.{write.__name__[3:]}"
+    write(pd.DataFrame({"whole": [True, False] * 10, "holed": pd.array(column, "boolean")}), path, index=False)
+    ingest.ingest(path, str(tmp_path / "e.zarr"))
+    expected = [[2, 1] * 10, [2, 0, 1, 2] * 5]
+    np.testing.assert_array_equal(open_ensemble(str(tmp_path / "e.zarr")).read(0, 20).T, expected)
 
 
 def test_csv__a_block_of_empty_cells_in_a_text_column(tmp_path):
@@ -369,6 +381,13 @@ def test_broken_label__named_by_row_of_the_data_and_member(P, tmp_path, form, va
 def test_nan__named_by_row_of_the_data_and_member(P, tmp_path, form):
     with pytest.raises(ValueError, match=r"hold nan at row 39, member (2|c):"):
         ingest.ingest(BROKEN[form](broken(P, np.nan), tmp_path), str(tmp_path / "e.zarr"))
+
+
+@pytest.mark.parametrize("value", ["-7", "2.5"])
+def test_broken_label__row_counts_empty_cells_too(tmp_path, value):
+    (tmp_path / "p.csv").write_text("m,n\n" + 12 * "1,\n,2\n" + f"1,{value}\n")
+    with pytest.raises(ValueError, match=rf"hold {value} at row 24, member n:"):
+        ingest.ingest(tmp_path / "p.csv", str(tmp_path / "e.zarr"))
 
 
 def test_folder__files_with_other_columns(P, tmp_path):

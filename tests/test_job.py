@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cehm_dask import CEHM, engine, job
+from cehm_dask import CEHM, diffusion, engine, job, rounds
 from cehm_dask.files import StoreError
 from cehm_dask.ingest import ingest
 from cehm_dask.job import Where, cluster
@@ -20,6 +20,7 @@ from cehm_dask.labels import as_labels
 from cehm_dask.plan import BudgetError, Params, make_budget
 from cehm_dask.store import ConsensusStore, open_consensus
 from cehm_dask.synth import Synth
+from tests.conftest import worker_processes
 
 pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
 PARAMS = Params(10, restarts=2)
@@ -58,10 +59,22 @@ def test_wanted__takes_several_rounds(wanted):
     keep_state=st.booleans(),
     keep_labels=st.booleans(),
     stored=st.booleans(),
+    sample_rows=st.sampled_from([1, 20, 300, 8192]),
+    sigmas=st.sampled_from([0.0, 4.0]),
 )
-@settings(max_examples=25)
-def test_same_labels__any_chunk_block_and_budget(
-    hard_ensemble, wanted, tmp_path_factory, chunk_rows, block_rows, threads, keep_state, keep_labels, stored
+@settings(max_examples=30)
+def test_same_labels__any_chunk_block_budget_and_foresight(
+    hard_ensemble,
+    wanted,
+    tmp_path_factory,
+    chunk_rows,
+    block_rows,
+    threads,
+    keep_state,
+    keep_labels,
+    stored,
+    sample_rows,
+    sigmas,
 ):
     folder = tmp_path_factory.mktemp("any")
     ingest(hard_ensemble, str(folder / "e.zarr"), chunk_rows=chunk_rows)
@@ -73,6 +86,8 @@ def test_same_labels__any_chunk_block_and_budget(
     budget = job.budget_of
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(job, "budget_of", budget_of)
+        patch.setattr(rounds, "SAMPLE_ROWS", sample_rows)  # a poor sample foretells windows that the cut misses
+        patch.setattr(diffusion, "WINDOW_SIGMAS", sigmas)
         assert_same(cluster(as_labels(folder / "e.zarr"), PARAMS, 0, where), wanted)
 
 
@@ -87,12 +102,7 @@ def test_same_labels__array_sent_to_two_processes(hard_ensemble, wanted, two_pro
 
 
 def test_same_labels__a_worker_killed_and_one_joining(ensemble, wanted):
-    from distributed import Client, LocalCluster
-
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None) as workers,
-        Client(workers) as client,
-    ):
+    with worker_processes() as (workers, client):
         killed = []
 
         def progress(event):
@@ -109,12 +119,7 @@ def test_same_labels__a_worker_killed_and_one_joining(ensemble, wanted):
 
 
 def test_same_labels__connection_to_the_scheduler_lost(ensemble, wanted):
-    from distributed import Client, LocalCluster
-
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None) as workers,
-        Client(workers) as client,
-    ):
+    with worker_processes() as (_, client):
         cut = []
 
         def progress(event):
@@ -287,11 +292,16 @@ def test_sweeps__restarts_read_as_often_as_the_slowest(ensemble, monkeypatch):
     assert many.sweeps == max(singles)
 
 
-def test_sweeps__counted_one_by_one(hard_ensemble, wanted):
+def test_sweeps__counted_one_by_one(hard_ensemble, wanted, monkeypatch):
+    budget = job.budget_of
     problem = wanted.consensus.chosen.problem
     single = cluster(as_labels(hard_ensemble), Params(10, init=problem.medoids.tolist()), 0, Where(threads=1))
-    diffusion, adjustion = len(problem.growth) - 1, len(problem.losses)
-    assert single.sweeps == 1 + 1 + 2 * diffusion + adjustion
+    diffused, adjusted = len(problem.growth) - 1, len(problem.losses)
+    assert single.sweeps == 1 + 1 + diffused + adjusted
+    monkeypatch.setattr(job, "budget_of", lambda *args: replace(budget(*args), keep_state=False))
+    forgetful = cluster(as_labels(hard_ensemble), Params(10, init=problem.medoids.tolist()), 0, Where(threads=1))
+    # Without state: a histogram, at least one look into its bin, and the cut a round; and the result at the end.
+    assert forgetful.sweeps >= 1 + 1 + 3 * diffused + adjusted + 1
 
 
 def test_several_k__same_as_one_by_one(hard_ensemble):

@@ -42,7 +42,7 @@ def ensemble(codes, tmp_path):
     return write(tmp_path / "e.zarr", codes, [7] * 3, chunk_rows=10)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def no_sleep(monkeypatch):
     """Waits between the tries of a read, noted instead of waited."""
     waits = []
@@ -98,6 +98,14 @@ def test_read__through_zarr_alone(ensemble, codes):
         np.testing.assert_array_equal(there.read(start, stop), codes[start:stop])
 
 
+def test_read__chunks_that_another_program_left_out(ensemble, codes):
+    """By default, Zarr writes no chunk of zeros."""
+    codes[50:60] = codes[70:80] = 0
+    zarr.open_array(f"{ensemble.url}/labels", mode="r+")[40:80] = codes[40:80]
+    assert shard_file(ensemble, 1).stat().st_size < shard_file(ensemble, 0).stat().st_size
+    np.testing.assert_array_equal(ensemble.read(0, 100), codes)
+
+
 def test_ensemble__facts(codes, tmp_path):
     values = [np.arange(6) * 10, np.array(list("abcdef")), np.array([0, 1, 2, 3, 4, 2**64 - 1], np.uint64)]
     facts = {"names": ["x", "y", "z"], "values": values, "members": [{"k": 6}] * 3, "source": "somewhere"}
@@ -123,9 +131,10 @@ def test_pickle__small_and_opened_anew(tmp_path):
     codes = np.random.default_rng(0).integers(0, 51, (5000, 30)).astype(np.uint8)
     names = [f"member number {j}" for j in range(30)]
     ensemble = write(tmp_path / "e.zarr", codes, [51] * 30, names=names, values=[np.arange(50) * 1000] * 30)
-    ensemble.read(0, 5000)  # what it keeps open does not travel
     sent = pickle.dumps(ensemble)
     assert len(sent) < 20_000
+    ensemble.read(0, 5000)
+    assert pickle.dumps(ensemble) == sent  # what it keeps open does not travel
     there = pickle.loads(sent)
     np.testing.assert_array_equal(there.read(100, 4000), codes[100:4000])
     assert there.names == ensemble.names
@@ -150,7 +159,7 @@ def test_pickle__found_from_another_folder(codes, tmp_path, monkeypatch):
 # --- damaged -----------------------------------------------------------------------------------------------------
 
 
-def test_damaged__no_flipped_byte_goes_unseen(ensemble, no_sleep):
+def test_damaged__no_flipped_byte_goes_unseen(ensemble):
     path = shard_file(ensemble, 1)
     whole = path.read_bytes()
     assert len(whole) == 4 * (30 + 4) + 4 * 16 + 4  # chunks and index, each with its checksum
@@ -160,7 +169,7 @@ def test_damaged__no_flipped_byte_goes_unseen(ensemble, no_sleep):
             replace(ensemble).read(40, 80)
 
 
-def test_damaged__chunk_is_named_and_the_others_are_read(ensemble, codes, no_sleep):
+def test_damaged__chunk_is_named_and_the_others_are_read(ensemble, codes):
     path = shard_file(ensemble, 1)
     content = bytearray(path.read_bytes())
     content[34 + 7] ^= 1  # in the second chunk of the second shard
@@ -173,7 +182,7 @@ def test_damaged__chunk_is_named_and_the_others_are_read(ensemble, codes, no_sle
     np.testing.assert_array_equal(ensemble.read(60, 100), codes[60:])
 
 
-def test_damaged__seen_through_zarr_too(ensemble, no_sleep):
+def test_damaged__seen_through_zarr_too(ensemble):
     path = shard_file(ensemble, 1)
     content = bytearray(path.read_bytes())
     content[34 + 7] ^= 1
@@ -183,13 +192,13 @@ def test_damaged__seen_through_zarr_too(ensemble, no_sleep):
 
 
 @pytest.mark.parametrize("length", [0, 3, 67, 68, 100, 203])
-def test_damaged__shard_cut_short(ensemble, no_sleep, length):
+def test_damaged__shard_cut_short(ensemble, length):
     os.truncate(shard_file(ensemble, 0), length)
     with pytest.raises(StoreError, match="rows 0 to 9 of labels"):
         ensemble.read(0, 10)
 
 
-def test_damaged__shard_cut_short_after_its_index_was_read(ensemble, no_sleep):
+def test_damaged__shard_cut_short_after_its_index_was_read(ensemble):
     ensemble.read(0, 10)
     os.truncate(shard_file(ensemble, 0), 34 + 20)
     with pytest.raises(StoreError, match=r"chunk 1 in .* is cut short"):
@@ -197,7 +206,7 @@ def test_damaged__shard_cut_short_after_its_index_was_read(ensemble, no_sleep):
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
-def test_damaged__shard_missing(ensemble, codes, no_sleep, scheme):
+def test_damaged__shard_missing(ensemble, codes, scheme):
     # Zarr itself would read it as zeros: "nobody says anything".
     shard_file(ensemble, 1).unlink()
     there = open_ensemble(scheme + ensemble.url)
@@ -228,7 +237,7 @@ def test_read__that_fails_once_is_tried_again(ensemble, codes, no_sleep, monkeyp
     assert no_sleep[0] > 0
 
 
-def test_read__that_fails_for_good_is_named(ensemble, no_sleep, monkeypatch):
+def test_read__that_fails_for_good_is_named(ensemble, monkeypatch):
     calls = failing(monkeypatch, times=99)
     with pytest.raises(StoreError, match=r"rows 20 to 39 .* after 3 tries: .*Input/output error"):
         ensemble.read(20, 40)

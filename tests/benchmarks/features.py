@@ -70,7 +70,7 @@ def against_dask_ml(folder: Path) -> None:
         )
 
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None) as workers,
+        LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0") as workers,
         Client(workers),
     ):
         begin = time.perf_counter()

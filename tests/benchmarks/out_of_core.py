@@ -140,7 +140,9 @@ def overhead_and_speed_up(folder: Path) -> None:
 
     def on_processes(count: int) -> float:
         with (
-            LocalCluster(n_workers=count, threads_per_worker=1, host="127.0.0.1", dashboard_address=None) as workers,
+            LocalCluster(
+                n_workers=count, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0"
+            ) as workers,
             Client(workers) as client,
         ):
             return Sweeps(labels, keep_labels=True, client=client, processes=count).seconds()
