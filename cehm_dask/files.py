@@ -121,18 +121,25 @@ class Lock:
                     f"output {os.path.dirname(self.url)} is being written by another run ({mark['owner']}, "
                     f"last sign of life {age:.0f} s ago): wait for it, or delete {self.url} if it is dead"
                 ) from None
-            self.renew()
+            write_whole(self.url, self._mark())
 
     def _mark(self) -> bytes:
         return json.dumps({"owner": self.owner, "time": time.time()}).encode()
 
+    def _owner(self) -> str:
+        return str(json.loads(read_whole(self.url) or '{"owner": "nobody"}')["owner"])
+
     def renew(self) -> None:
+        """A sign of life; refused if another run took this one for dead."""
         if self.remote:
+            if (owner := self._owner()) != self.owner:
+                raise StoreError(f"output {os.path.dirname(self.url)} was taken over by another run ({owner})")
             write_whole(self.url, self._mark())
 
     def release(self) -> None:
         if self.remote:
-            remove(self.url)
+            if self._owner() == self.owner:
+                remove(self.url)
         elif self._file is not None:
             # The file itself stays: unlinking it would let a third run lock a new one while a second holds the old.
             self._file.close()

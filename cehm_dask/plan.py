@@ -32,8 +32,8 @@ MAX_CLUSTERS = int(np.iinfo(np.int16).max)
 BLOCK_ROWS = 1 << 15
 """Rows a kernel sees: a block of thirty members, its margins and winners fit the second-level cache."""
 
-STATE_BYTES = 2 + 2 + 8
-"""Bytes a sample and problem that assignment, winner and margin take."""
+STATE_BYTES = 2 + 2 + 2 + 8
+"""Bytes a sample and problem that assignment, the one before it, winner and margin take."""
 
 WIDEST_WINDOW = 0.05
 """Share of the samples whose labels may be kept to spare a round its second sweep."""

@@ -152,6 +152,8 @@ class State:
         """Which weights the winners and margins come from."""
         self.assigned = 0
         self.kept: Kept | None = None
+        self.before: NDArray[np.int16] | None = None
+        """The assignment that a foretold round began with."""
 
 
 class Kept:
@@ -227,8 +229,8 @@ def advance(run: Run, orders: Sequence[Order]) -> list[Answer]:
     plan = Plan(orders, states)
     for order, state in zip(orders, states, strict=True):
         state.step = state.table = -1  # valid again only when every block went through
-        if order.window is None:  # a look into a window leaves what is kept as it is
-            state.kept = None if order.keep is None else Kept(order.keep)
+        if order.keep is not None:
+            state.kept, state.before = Kept(order.keep), np.empty(run.n_rows, np.int16)
     for block in run.blocks():
         _advance_block(block, _rows(run, block), run, orders, states, answers, plan)
         if orders[0].reads:
@@ -238,7 +240,16 @@ def advance(run: Run, orders: Sequence[Order]) -> list[Answer]:
         state.step = order.step if order.cut is not None else order.step - 1
         if order.cut is not None:
             state.assigned = answer.assigned
+        if order.cut is not None and order.keep is None:
+            _end_round(state, answer)
     return answers
+
+
+def _end_round(state: State, answer: Answer) -> None:
+    """Count what the whole round moved, where it took two steps, and let go of what only they needed."""
+    if state.before is not None:
+        answer.moved = int(np.count_nonzero(state.assignment != state.before))
+    state.kept = state.before = None
 
 
 def _known(order: Order, state: State) -> bool:
@@ -252,9 +263,9 @@ def _apply_kept(run: Run, order: Order, state: State, answer: Answer) -> None:
     assert state.kept is not None
     assert order.cut is not None
     state.step = -1
-    answer.moved = state.kept.apply(run, state, order.cut, answer.delta)
-    answer.assigned = state.assigned = state.assigned + answer.moved
-    state.step, state.kept = order.step, None
+    answer.assigned = state.assigned = state.assigned + state.kept.apply(run, state, order.cut, answer.delta)
+    _end_round(state, answer)
+    state.step = order.step
 
 
 def _sample(run: Run, block: Block) -> None:
@@ -338,7 +349,8 @@ def _advance_block(
         if order.floor is not None or order.window is not None:
             spoken = state.assignment[rows] != kernels.SILENT if run.silent_rows else None
             _look(order, state.margin[rows].view(np.uint64), spoken, block.first_row, answer)
-        if order.keep is not None and state.kept is not None:
+        if state.kept is not None and state.before is not None and order.keep is not None:
+            state.before[rows] = state.assignment[rows]
             spoken = state.assignment[rows] != kernels.SILENT if run.silent_rows else None
             state.kept.add(block, rows, state.margin[rows].view(np.uint64), spoken)
         if order.cut is not None:
@@ -435,7 +447,7 @@ class Problem:
     weights: NDArray[np.float64] | None = None
     """W of the round to come, padded; set by the stage."""
     previous: tuple[NDArray[np.float64], Cut] | None = None
-    _before_guess: tuple[Int, int] | None = None
+    _counts_at_guess: Int | None = None
     _kept: Window | None = None
 
     def __post_init__(self) -> None:
@@ -475,7 +487,7 @@ class Problem:
     def foretold(self, answer: Answer, cut: Cut, kept: Window) -> None:
         """The blocks have assigned what lies above a window and kept the labels of what lies inside."""
         self._kept = kept
-        self._before_guess = (self.counts, answer.moved)
+        self._counts_at_guess = self.counts
         self._take(answer, cut)
 
     def foresaw(self, order: Order) -> bool:
@@ -485,10 +497,10 @@ class Problem:
     def accept(self, answer: Answer, cut: Cut) -> None:
         """The blocks have assigned by ``cut``: the round is over."""
         self._kept = None
-        self.counts_before, moved = self._before_guess or (self.counts, 0)
-        self._before_guess = None
+        self.counts_before = self.counts if self._counts_at_guess is None else self._counts_at_guess
+        self._counts_at_guess = None
         self._take(answer, cut)
-        self.assigned, self.moved, self.cut = answer.assigned, answer.moved + moved, cut
+        self.assigned, self.moved, self.cut = answer.assigned, answer.moved, cut
         self.round += 1
 
     def _take(self, answer: Answer, cut: Cut) -> None:

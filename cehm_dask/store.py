@@ -410,8 +410,8 @@ class ConsensusStore:
         """Write the state of the run, whole or not at all; returns its bytes."""
         buffer = io.BytesIO()
         np.savez_compressed(buffer, facts=np.array(json.dumps(facts)), **arrays)  # type: ignore[arg-type]
-        write_whole(self._checkpoint, buffer.getvalue())
         self._lock.renew()
+        write_whole(self._checkpoint, buffer.getvalue())
         return buffer.tell()
 
     def load_checkpoint(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:

@@ -143,11 +143,12 @@ def test_lock__second_run_is_refused_while_the_first_writes(ensemble, wanted, ou
 def test_lock__one_of_two_that_come_at_once(s3, output, monkeypatch):
     """Whoever looks first need not write first: looking and taking are one step."""
     first, second = Lock(output), Lock(output)
-    monkeypatch.setattr(files, "read_whole", lambda url: None)  # as it was before either of them came
-    monkeypatch.setattr(files, "LOCK_SECONDS", float("inf"))
-    first.take()
-    with pytest.raises(StoreError, match="being written by another run"):
-        second.take()
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "read_whole", lambda url: None)  # as it was before either of them came
+        patch.setattr(files, "LOCK_SECONDS", float("inf"))
+        first.take()
+        with pytest.raises(StoreError, match="being written by another run"):
+            second.take()
     first.release()
     second.take()
     second.release()
@@ -166,7 +167,13 @@ def test_lock__renewed_with_every_checkpoint_and_taken_over_when_dead(s3, output
     heir = ConsensusStore(output, {"seed": 0})
     heir.open(overwrite=False)
     assert heir.load_checkpoint()[1] == {"round": 1}
+    with pytest.raises(StoreError, match="was taken over by another run"):  # not so dead after all
+        held.save_checkpoint({"counts": np.arange(3)}, {"round": 2})
+    assert heir.load_checkpoint()[1] == {"round": 1}
+    held.close()
+    assert files.LOCK_NAME in keys(s3, output)  # it is the heir's
     heir.close()
+    assert files.LOCK_NAME not in keys(s3, output)
 
 
 def test_damaged__shard_lost_or_changed(s3, base_labels, output, monkeypatch):
