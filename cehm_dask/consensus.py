@@ -206,7 +206,7 @@ def _solve(
     progress: Progress | None,
 ) -> None:
     """Take all problems through their stages in step, one sweep for all that are still running."""
-    steps = {problem.number: _stages(problem, engine.budget.keep_state) for problem in problems}
+    steps = {problem.number: _stages(problem, engine.budget.foretell) for problem in problems}
     orders = {number: order for number, own in steps.items() if (order := next(own, None)) is not None}
     while orders:
         batch = _next_batch(engine, list(orders.values()), problems)
@@ -238,10 +238,10 @@ def _solve(
                 progress(_event(engine, problem, stage))
 
 
-def _stages(problem: Problem, keep_state: bool) -> Generator[Order, Answer, None]:
+def _stages(problem: Problem, foretell: bool) -> Generator[Order, Answer, None]:
     if problem.round == 0:
         yield from start(problem)
-    yield from diffusion(problem, foretell=keep_state)
+    yield from diffusion(problem, foretell=foretell)
     yield from adjustion(problem)
 
 

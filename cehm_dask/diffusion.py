@@ -1,9 +1,10 @@
 """Stage 2, sample view: grow the hyperedges, most certain samples first (Eqs. 5 to 9).
 
-First assignment in, an assignment of every sample out. A round takes one sweep where workers keep their state:
+First assignment in, an assignment of every sample out. A round takes one sweep where labels are read from a store:
 a sample of rows foretells a window that the cut will fall into, one sweep computes the belonging degrees, assigns
 the samples above the window and keeps the labels of the few inside it, and once the histogram of that sweep has
-told the exact cut, those are assigned too. Where the window was missed, or nothing is kept, a second sweep assigns.
+told the exact cut, those are assigned too. Where the window was missed, or labels are in memory anyway, a second
+sweep assigns.
 Margins are never sorted nor gathered.
 """
 
@@ -28,7 +29,7 @@ WINDOW_SIGMAS = 4.0
 def diffusion(problem: Problem, *, foretell: bool = True) -> Generator[Order, Answer, None]:
     """Repeat until all samples are assigned; every round starts over from W.
 
-    ``foretell`` tells whether workers keep what a round in one sweep needs.
+    ``foretell`` tells whether it pays to spare the second sweep.
     """
     params, n = problem.params, problem.hyperedges.n_speaking
     assert params.schedule is not None

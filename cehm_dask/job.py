@@ -101,7 +101,7 @@ def cluster(
             order = result.chosen.problem.last_order()
             reads = not budget.keep_state
             if store is None:
-                found, margin = engine.sweep("result", gather, join, order, reads=reads)
+                found, margin = _result(engine, order, reads)
                 margin /= labels.n_members
                 sizes = np.bincount(found[found >= 0], minlength=order.clusters)
                 return Outcome(result, found, margin, sizes, engine.sweeps, budget)
@@ -139,6 +139,22 @@ def join(parts: Sequence[Found]) -> Found:
     return np.concatenate([labels for labels, _ in parts]), np.concatenate([margin for _, margin in parts])
 
 
+def _result(engine: Engine, order: Order, reads: bool) -> Found:
+    """Labels and margins of all rows; threads of this process fill the arrays in place."""
+    if engine.client is not None:
+        return engine.sweep("result", gather, join, order, reads=reads)
+    found = np.empty(engine.labels.n_samples, np.int16), np.empty(engine.labels.n_samples)
+    engine.sweep("result", _fill, len, order, found, reads=reads)
+    return found
+
+
+def _fill(run: Run, order: Order, found: Found) -> int:
+    for first_row, labels, margin in harvest_blocks(run, order):
+        found[0][first_row : first_row + len(labels)] = labels
+        found[1][first_row : first_row + len(labels)] = margin
+    return 0
+
+
 def _store_result(engine: Engine, store: ConsensusStore, result: Consensus, order: Order, reads: bool) -> Outcome:
     labels, problem = engine.labels, result.chosen.problem
     aligned = labels.align_rows > 1
@@ -146,7 +162,7 @@ def _store_result(engine: Engine, store: ConsensusStore, result: Consensus, orde
     if aligned:
         histogram = engine.sweep("result", _write_run, _add, order, writer, labels.n_members, reads=reads)
     else:
-        found, margin = engine.sweep("result", gather, join, order, reads=reads)
+        found, margin = _result(engine, order, reads)
         histogram = np.zeros((order.clusters, MARGIN_BINS), np.int64)
         for start in range(0, labels.n_samples, writer.chunk_rows):
             rows = slice(start, start + writer.chunk_rows)

@@ -176,7 +176,10 @@ def _read_file(path: Path) -> Any:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     import pandas as pd
 
-    return pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
+    # Nullable types keep whole numbers whole beside empty cells.
+    if path.suffix == ".csv":
+        return pd.read_csv(path, dtype_backend="numpy_nullable", low_memory=False)
+    return pd.read_parquet(path, dtype_backend="numpy_nullable")
 
 
 def _from_columns(columns: Sequence[Any]) -> Labels:

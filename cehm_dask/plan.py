@@ -41,7 +41,7 @@ WIDEST_WINDOW = 0.05
 SAMPLE_ROWS = 1 << 13
 """Rows of a run, evenly spread, whose labels are kept to foretell where a cut will fall."""
 
-RUNS_PER_THREAD = 8
+RUNS_PER_THREAD = 4
 """Enough to even out threads that are held up, few enough that summing their tables costs nothing."""
 
 RUN_ROWS = 1 << 17
@@ -159,6 +159,13 @@ class Budget:
     keep_labels: bool
     state_bytes_a_row: int
     label_bytes_a_row: int
+    stored: bool
+    """Whether labels are read from a store."""
+
+    @property
+    def foretell(self) -> bool:
+        """Whether a sweep costs so much that it pays to foretell cuts: labels are read anew each time."""
+        return self.stored and self.keep_state and not self.keep_labels
 
     @property
     def projected(self) -> int:
@@ -201,7 +208,8 @@ def make_budget(
         block_rows = min(shape.read_rows or BLOCK_ROWS, max(1024, 4 * BLOCK_ROWS // len(clusters)), shape.n_samples)
     block_rows = max(1, min(block_rows, shape.n_samples))
     columns = sum(-(-k // 4) * 4 for k in clusters)
-    state = (STATE_BYTES + ceil(WIDEST_WINDOW * (shape.row_bytes + 8))) * len(clusters)
+    window = ceil(WIDEST_WINDOW * (shape.row_bytes + 8)) if shape.read_rows else 0
+    state = (STATE_BYTES + window) * len(clusters)
     read_rows = shape.read_rows or 0
     share = -(-shape.n_samples // processes)
     terms = {
@@ -213,8 +221,8 @@ def make_budget(
         "weights and counts": 8 * shape.n_slots * columns * (4 + 2 * threads),
         "label blocks": 2 * threads * read_rows * shape.row_bytes,
         "margins of blocks": 3 * threads * block_rows * state,
-        "samples": RUNS_PER_THREAD * threads * SAMPLE_ROWS * shape.row_bytes,
-        "result": (2 + 8) * 2 * shape.n_samples if returned else 0,
+        "samples": RUNS_PER_THREAD * threads * SAMPLE_ROWS * shape.row_bytes if shape.read_rows else 0,
+        "result": (2 + 8) * shape.n_samples if returned else 0,
         "kept assignments": 0,
         "kept labels": 0,
     }
@@ -243,6 +251,7 @@ def make_budget(
         keep_labels=keep_labels,
         state_bytes_a_row=state,
         label_bytes_a_row=shape.row_bytes,
+        stored=shape.read_rows is not None,
     )
 
 

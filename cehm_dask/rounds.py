@@ -233,7 +233,7 @@ def advance(run: Run, orders: Sequence[Order]) -> list[Answer]:
             state.kept, state.before = Kept(order.keep), np.empty(run.n_rows, np.int16)
     for block in run.blocks():
         _advance_block(block, _rows(run, block), run, orders, states, answers, plan)
-        if orders[0].reads:
+        if orders[0].reads and run.budget.foretell:
             _sample(run, block)
     for order, state, answer in zip(orders, states, answers, strict=True):
         state.table = order.table
