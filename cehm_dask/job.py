@@ -7,6 +7,7 @@ resumed.
 
 import hashlib
 import importlib.metadata
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -18,9 +19,11 @@ from cehm_dask.consensus import Consensus, Progress, Record, consensus
 from cehm_dask.engine import Engine, Run
 from cehm_dask.labels import Labels
 from cehm_dask.machine import cluster_machine, peak_bytes, this_machine
-from cehm_dask.plan import Budget, Params, make_budget
+from cehm_dask.plan import Budget, Params, expected_sweeps, format_bytes, make_budget
 from cehm_dask.rounds import Order, harvest_blocks
 from cehm_dask.store import ConsensusStore, ResultWriter, open_consensus
+
+log = logging.getLogger(__name__)
 
 MARGIN_BINS = 50
 RESULT_CHUNK_ROWS = 1 << 18
@@ -90,6 +93,7 @@ def cluster(
     ks = tuple(ks) or (params.n_clusters,)
     problems_of = [replace(params, n_clusters=k) for k in ks]
     budget = budget_of(labels, params, ks, where)
+    _log_plan(labels, problems_of, budget)
     store = None
     if where.output is not None:
         store = ConsensusStore(where.output, identity(labels, params, ks, seed))
@@ -109,6 +113,21 @@ def cluster(
     finally:
         if store is not None:
             store.close()
+
+
+def _log_plan(labels: Labels, problems_of: Sequence[Params], budget: Budget) -> None:
+    sweeps = max(expected_sweeps(params, labels.n_samples, budget) for params in problems_of)
+    terms = ", ".join(f"{name} {format_bytes(size)}" for name, size in budget.terms.items() if size)
+    log.info(
+        "plan: %d runs, blocks of %d rows, about %d sweeps of %s; memory %s of %s allowed: %s",
+        len(budget.run_edges) - 1,
+        budget.block_rows,
+        sweeps,
+        format_bytes(labels.n_samples * labels.n_members * labels.itemsize),
+        format_bytes(budget.projected),
+        format_bytes(budget.allowed),
+        terms,
+    )
 
 
 def identity(labels: Labels, params: Params, ks: Sequence[int], seed: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ refused before the first byte is read.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil, isqrt
+from math import ceil, isqrt, log
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,9 @@ RUN_ROWS = 1 << 17
 
 CODE_BYTES = 128 << 20
 """Compiled kernels and libraries that a process loads when it starts to work."""
+
+USUAL_ADJUSTION = 4
+"""Rounds of adjustion that most ensembles need."""
 
 
 class BudgetError(ValueError):
@@ -278,8 +281,9 @@ def format_bytes(size: float) -> str:
     return f"{size:.0f} B" if unit == "B" else f"{size:.3g} {unit}"
 
 
-def expected_sweeps(params: Params, keep_state: bool) -> tuple[int, int]:
-    """Passes over the labels, at least and typically at most: intersections, start, diffusion, adjustion, result."""
-    looks = 0 if keep_state else 1
-    diffusion = params.n_clusters * (2 + looks)
-    return 4, 2 + diffusion + 12 + looks
+def expected_sweeps(params: Params, n_samples: int, budget: Budget) -> int:
+    """Passes over the labels, roughly: intersections, start, rounds of diffusion, a few of adjustion, the result."""
+    k, root = params.n_clusters, isqrt(n_samples) + 1
+    rounds = k if params.schedule == "fixed" else ceil(k * log(max(2.0, n_samples / (k * root)))) + k
+    a_round = 1 if budget.foretell else 2 if budget.keep_state else 3
+    return 2 + a_round * rounds + USUAL_ADJUSTION + (0 if budget.keep_state else 1)

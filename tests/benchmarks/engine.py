@@ -19,17 +19,9 @@ from scipy import sparse
 from cehm_dask import CEHM, kernels
 from cehm_dask.labels import as_labels
 from cehm_dask.synth import Synth
+from tests.benchmarks.timing import best_of
 
 K = 10
-
-
-def best_of(repeats: int, work: Callable[[], Any]) -> float:
-    seconds = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - begin)
-    return min(seconds)
 
 
 def peak_above(work: Callable[[], Any]) -> int:

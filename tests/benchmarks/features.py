@@ -4,14 +4,12 @@ Times are ratios to something else measured in the same run. Files are made in -
 """
 
 import argparse
-import subprocess
 import sys
 import time
 import warnings
 from pathlib import Path
 
 import numpy as np
-import psutil
 from sklearn import datasets
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
@@ -19,6 +17,7 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from cehm_dask import ClusterEnsemble
 from cehm_dask.base_labels import MemberPlan, make_labeller
 from cehm_dask.features import as_features
+from tests.benchmarks.timing import watched
 
 
 def nmi(truth: np.ndarray, found: np.ndarray) -> float:
@@ -129,16 +128,10 @@ def large(folder: Path) -> None:
             array[start : start + rows] = part + centres[rng.integers(0, 15, rows)]
     cehm = str(Path(sys.executable).parent / "cehm")
     ensemble, output = str(folder / "large-ensemble.zarr"), str(folder / "large-consensus.zarr")
-    begin, peak = time.perf_counter(), 0
-    for command in (
-        [cehm, "generate", str(store), ensemble, "--k", "15", "--overwrite", "--quiet"],
-        [cehm, "consensus", ensemble, "--k", "15", "--memory", "2GiB", "-o", output, "--overwrite", "--quiet"],
-    ):
-        process = subprocess.Popen(command)
-        while process.poll() is None:
-            peak = max(peak, psutil.Process(process.pid).memory_info().rss)
-            time.sleep(0.1)
-    seconds = time.perf_counter() - begin
+    made = watched([cehm, "generate", str(store), ensemble, "--k", "15", "--overwrite", "--quiet"])
+    solve = [cehm, "consensus", ensemble, "--k", "15", "--memory", "2GiB", "-o", output, "--overwrite", "--quiet"]
+    solved = watched(solve)
+    seconds, peak = made[0] + solved[0], max(made[1], solved[1])
     print(f"10⁷ × 32 float32 from Zarr to labels, memory 2GiB: {seconds:.0f} s, peak {peak / 2**30:.2f} GiB (bar 3)")
 
 

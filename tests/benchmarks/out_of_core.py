@@ -7,16 +7,13 @@ take 3 GB there) and kept for the next run.
 import argparse
 import json
 import multiprocessing
-import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 
 from cehm_dask import CEHM, kernels
 from cehm_dask.engine import Engine
@@ -28,6 +25,7 @@ from cehm_dask.plan import Params, make_budget
 from cehm_dask.rounds import EVERY_ROW, Problem, advance, combine
 from cehm_dask.store import open_ensemble
 from cehm_dask.synth import Synth
+from tests.benchmarks.timing import best_of, watched
 
 K = 10
 SMALL, MIDDLE, LARGE = 10**6, 10**7, 10**8
@@ -38,15 +36,6 @@ def ensemble(folder: Path, n: int) -> str:
     if not url.exists():
         Synth(n).write(str(url), threads=2)
     return str(url)
-
-
-def best_of(repeats: int, work: Callable[[], Any]) -> float:
-    seconds = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - begin)
-    return min(seconds)
 
 
 class Sweeps:
@@ -192,14 +181,7 @@ def large(folder: Path) -> None:
     url, output = ensemble(folder, LARGE), folder / "consensus-large.zarr"
     shutil.rmtree(output, ignore_errors=True)
     command = [str(Path(sys.executable).parent / "cehm"), "consensus", url, "--k", str(K), "--memory", "2GiB"]
-    begin = time.perf_counter()
-    process = subprocess.Popen([*command, "-o", str(output), "--quiet"])
-    peak = 0
-    while process.poll() is None:
-        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-        peak = max(peak, sum(one.memory_info().rss for one in family if one.is_running()))
-        time.sleep(0.2)
-    seconds = time.perf_counter() - begin
+    seconds, peak = watched([*command, "-o", str(output), "--quiet"])
     facts = json.loads((output / "zarr.json").read_text())["attributes"]["cehm"]
     print(
         f"10⁸ × 30, k = 10, memory 2GiB: {seconds:.0f} s, {facts['sweeps']} sweeps, peak {peak / 2**30:.2f} GiB (bar 3)"
