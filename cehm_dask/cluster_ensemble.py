@@ -72,7 +72,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     --------
     >>> from sklearn.datasets import load_iris
     >>> from cehm_dask import ClusterEnsemble
-    >>> model = ClusterEnsemble(n_clusters=3, random_state=0).fit(load_iris().data)
+    >>> model = ClusterEnsemble(n_clusters=3, restarts=10, random_state=0).fit(load_iris().data)
     >>> model.labels_.shape, len(model.members_)
     ((150,), 30)
     """
