@@ -70,11 +70,11 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     Examples
     --------
-    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.datasets import load_wine
     >>> from cehm_dask import ClusterEnsemble
-    >>> model = ClusterEnsemble(n_clusters=3, restarts=10, random_state=0).fit(load_iris().data)
+    >>> model = ClusterEnsemble(n_clusters=3, restarts=10, random_state=0).fit(load_wine().data)
     >>> model.labels_.shape, len(model.members_)
-    ((150,), 30)
+    ((178,), 30)
     """
 
     def __init__(

@@ -518,7 +518,13 @@ class Problem:
 
     def save(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Everything a resumed run needs: small arrays and plain facts, whatever n is."""
-        arrays = {"medoids": self.medoids, "counts": self.counts, "counts_before": self.counts_before}
+        # Half the bytes where counts are small enough; compressing them would take longer than writing them.
+        width = np.min_scalar_type(-self.hyperedges.n_samples)
+        arrays = {
+            "medoids": self.medoids,
+            "counts": self.counts.astype(width),
+            "counts_before": self.counts_before.astype(width),
+        }
         names = ("assigned", "moved", "round", "losses", "growth", "converged")
         return arrays, {"cut": [self.cut.key, self.cut.last_row], **{name: getattr(self, name) for name in names}}
 
@@ -528,8 +534,8 @@ class Problem:
         for name in ("assigned", "moved", "round", "losses", "growth", "converged"):
             setattr(self, name, facts[name])
         self.cut, self.step = Cut(*facts["cut"]), self.round
-        self.counts = arrays["counts_before"]
+        self.counts = arrays["counts_before"].astype(np.int64)
         self.set_weights(self.indicator if self.round == 1 else self.belonging_weights())
         assert self.weights is not None
         self.previous = (self.weights, self.cut)
-        self.counts_before, self.counts = self.counts, arrays["counts"]
+        self.counts_before, self.counts = self.counts, arrays["counts"].astype(np.int64)

@@ -409,7 +409,7 @@ class ConsensusStore:
     def save_checkpoint(self, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> int:
         """Write the state of the run, whole or not at all; returns its bytes."""
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, facts=np.array(json.dumps(facts)), **arrays)  # type: ignore[arg-type]
+        np.savez(buffer, facts=np.array(json.dumps(facts)), **arrays)  # type: ignore[arg-type]
         self._lock.renew()
         write_whole(self._checkpoint, buffer.getvalue())
         return buffer.tell()
