@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from cehm_dask import CEHM, diffusion, kernels
+from cehm_dask import CEHM, diffusion, kernels, rounds
 from cehm_dask.consensus import consensus
 from cehm_dask.engine import Engine
 from cehm_dask.intersections import hyperedges_of, intersections
@@ -79,10 +79,10 @@ class Found:
     """Sweeps that read labels."""
 
 
-def an_engine(P, k, *, problems=1, threads=1, block_rows=None, keep_state=True):
+def an_engine(P, k, *, problems=1, threads=1, block_rows=None, **changed):
     labels = as_labels(P)
     budget = make_budget(labels.shape, [k] * problems, allowed=1 << 40, threads=threads, block_rows=block_rows)
-    return Engine(labels, replace(budget, keep_state=keep_state))
+    return Engine(labels, replace(budget, **changed))
 
 
 def hyperedges_in(P):
@@ -94,7 +94,7 @@ def assignment_of(engine, problem):
     return engine.sweep("record", gather, join, problem.last_order(), reads=False)
 
 
-def solve(P, params, *, seed=0, forget=False, traces=None, **machine):
+def solve(P, params, *, seed=0, before_sweep=None, traces=None, **machine):
     """The result; with ``traces`` given, (stage, assignment) pairs go there by problem number."""
 
     def record(problem, stage, engine):
@@ -102,11 +102,11 @@ def solve(P, params, *, seed=0, forget=False, traces=None, **machine):
             assert problem.round <= len(P) + 1, "every round of diffusion adds a sample, and still it does not end"
         if traces is not None:
             traces.setdefault(problem.number, []).append((stage, assignment_of(engine, problem)[0]))
-        if forget:
-            for run in engine.runs:
-                run.resident.states.clear()
 
     with an_engine(P, params.n_clusters, problems=params.restarts, **machine) as engine:
+        if before_sweep is not None:
+            sweep = engine.sweep
+            engine.sweep = lambda *args, **how: (before_sweep(engine), sweep(*args, **how))[1]
         result = consensus(engine, [params], seed, record=record)
         reads = engine.sweeps
         chosen = result.chosen
@@ -192,6 +192,44 @@ def test_consensus__cut_narrowed_down_by_histograms(belonging, schedule, case, b
 
 
 @every_knob
+@settings(max_examples=60, deadline=None)
+@given(
+    case=cases(),
+    sample_rows=st.sampled_from([1, 3, 1000]),
+    sigmas=st.sampled_from([-1.0, 0.0, 4.0]),
+    widest=st.sampled_from([0.3, 1.0]),
+    lost=st.sampled_from([0.0, 0.0, 0.3]),
+    block_rows=st.integers(1, 80),
+    threads=st.integers(1, 2),
+)
+def test_consensus__cut_foretold(belonging, schedule, case, sample_rows, sigmas, widest, lost, block_rows, threads):
+    rng = np.random.default_rng(len(case.P))
+
+    def lose_some(engine):
+        for run in engine.runs:
+            if rng.random() < lost:
+                run.resident.states.clear()
+            if rng.random() < lost:
+                run.resident.sample.clear()
+
+    with pytest.MonkeyPatch.context() as patch:
+        # Windows from whole samples, from poor ones that the cut misses, and with workers lost between any two sweeps.
+        patch.setattr(rounds, "SAMPLE_ROWS", sample_rows)
+        patch.setattr(diffusion, "WINDOW_SIGMAS", sigmas)
+        patch.setattr(diffusion, "WIDEST_WINDOW", widest)
+        found, trace = solve_and_trace(
+            case.P,
+            start_from(case, belonging, schedule),
+            threads=threads,
+            block_rows=block_rows,
+            stored=True,  # labels that come from a store are worth foretelling cuts for
+            before_sweep=lose_some,
+        )
+    wanted = reference.cehm(case.P, case.k, case.medoids, belonging, schedule)
+    assert_as_reference(found, trace, wanted, belonging)
+
+
+@every_knob
 def test_consensus__cut_among_ties_behind_silent_rows(belonging, schedule):
     # Ties are let in by row number: that of the whole matrix, silent rows included.
     P = np.array([[-1, -1], [0, 0], [0, 0], [-1, -1], [0, 0]])
@@ -265,13 +303,19 @@ def test_consensus__block_size_and_threads_change_nothing(ensemble, variant, blo
     assert_same_trace(trace, wanted_trace)
 
 
+def lose_everything(engine):
+    for run in engine.runs:
+        run.resident.states.clear()
+
+
 @every_knob
 @settings(max_examples=40, deadline=None)
 @given(case=cases(), keep_state=st.booleans(), block_rows=st.integers(1, 80))
 def test_consensus__lost_state_changes_nothing(belonging, schedule, case, keep_state, block_rows):
     params = start_from(case, belonging, schedule)
     wanted, wanted_trace = solve_and_trace(case.P, params)
-    found, trace = solve_and_trace(case.P, params, keep_state=keep_state, forget=True, block_rows=block_rows)
+    lossy = {"keep_state": keep_state, "before_sweep": lose_everything}
+    found, trace = solve_and_trace(case.P, params, block_rows=block_rows, **lossy)
     assert_same_result(found, wanted)
     assert_same_trace(trace, wanted_trace)
 

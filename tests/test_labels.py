@@ -250,12 +250,14 @@ def test_member__warned_about_by_its_name_in_the_frame(P):
         fit(pd.DataFrame(P, columns=list("abcd")).assign(flat="x"))
 
 
-@pytest.mark.filterwarnings("ignore:member 4 has 0 cluster")
-def test_member__that_says_nothing_at_all(P):
-    silent = np.hstack([P, np.full((90, 1), -1)])
-    model = fit(silent)
-    np.testing.assert_array_equal(model.labels_, fit(P).labels_)
+@pytest.mark.filterwarnings("ignore:member . has 0 cluster")
+@pytest.mark.parametrize("place", [0, 2, 4])
+def test_member__that_says_nothing_at_all(P, place):
+    model, without = fit(np.insert(P, place, -1, axis=1)), fit(P)
+    np.testing.assert_array_equal(model.labels_, without.labels_)
     assert model.n_features_in_ == 5
+    assert model.agreement_ == pytest.approx(without.agreement_ * 4 / 5)  # it agrees with nothing
+    assert model.member_agreement_.shape == (5, 5)
 
 
 def test_column__repeated_counts_twice(P):

@@ -1,0 +1,35 @@
+"""The command ``cehm``: the door for people who do not write code.
+
+Top of the flow; parses, calls, prints. Errors of the user's making end with one line and an exit code: 2 for bad
+input, 3 for what does not fit the memory allowed, 4 for an interrupted run. Commands stand in the files beside this
+one and import what they need when they are called, so that ``cehm --help`` is quick.
+"""
+
+import logging
+
+import click
+
+from cehm_dask import __version__
+from cehm_dask.cli import consensus, data
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="cehm")
+@click.option("--verbose", is_flag=True, help="Log every sweep, and show tracebacks.")
+def main(verbose: bool) -> None:
+    """Consensus clustering: many clusterings of the same samples in, one better clustering out."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
+    if verbose:
+        logging.getLogger().setLevel(logging.DEBUG)
+        logging.getLogger("numba").setLevel(logging.WARNING)
+
+
+for _command in (
+    data.import_,
+    data.generate,
+    data.synth,
+    data.info,
+    consensus.consensus,
+    consensus.demo,
+):
+    main.add_command(_command)

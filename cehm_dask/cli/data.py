@@ -1,0 +1,168 @@
+"""``cehm import``, ``generate``, ``synth`` and ``info``: what comes before a consensus, and what a store holds."""
+
+from typing import Any
+
+import click
+from rich.console import Console
+
+from cehm_dask.cli.explain import Count, explained
+
+
+@click.command("import")
+@click.argument("labels")
+@click.argument("ensemble")
+@click.option("--overwrite", is_flag=True, help="Replace an existing ensemble.")
+@click.option("--quiet", is_flag=True, help="No progress, no summary.")
+@explained
+def import_(labels: str, ensemble: str, overwrite: bool, quiet: bool) -> None:
+    """Write base labels to an ensemble.zarr, block by block.
+
+    LABELS is a .npy, .csv or .parquet file, a folder of .parquet files, or a Zarr array; one row a sample, one column
+    a member, -1 (or empty, in tables) where a member says nothing. ENSEMBLE is a path or URL that ends in .zarr.
+
+    \b
+    Examples:
+      cehm import labels.parquet ensemble.zarr
+      cehm import labels.npy s3://bucket/ensemble.zarr
+    """
+    from cehm_dask.display import Rows
+    from cehm_dask.ingest import ingest
+
+    with Rows(Console(stderr=True), quiet=quiet) as rows:
+        ingest(labels, ensemble, overwrite=overwrite, report=rows.report)
+    if not quiet:
+        _print_info(ensemble)
+
+
+@click.command()
+@click.argument("features")
+@click.argument("ensemble")
+@click.option("--k", "n_clusters", type=int, required=True, help="Clusters wanted in the end; members have k or more.")
+@click.option("--members", default=30, show_default=True, help="Base clusterings to make.")
+@click.option(
+    "--base", multiple=True, default=["kmeans"], show_default=True, help="Also minibatch, mixture, birch, dask-ml."
+)
+@click.option("--scale", default="standard", show_default=True, help="none, standard, minmax or robust.")
+@click.option("--k-min", type=int, help="Fewest clusters of a member.  [default: k]")
+@click.option("--k-max", type=int, help="Most clusters of a member.  [default: max(min(√n, 50), 1.5 k)]")
+@click.option("--fit-rows", type=Count(), help="Rows members are fitted on.  [default: all up to 32768, else so many]")
+@click.option("--full-lloyd", is_flag=True, help="Go on over all rows from the centres of the sample.")
+@click.option("--subspace", type=float, help="Share of the features that each member sees.")
+@click.option("--projection", type=int, help="Dimensions of a random projection that each member sees.")
+@click.option("--bootstrap", is_flag=True, help="Fit members on rows drawn with repetition.")
+@click.option("--impute", help="'mean' to replace values that are not finite.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--append", is_flag=True, help="Put the members behind those of an existing ensemble.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing ensemble.")
+@click.option("--quiet", is_flag=True, help="No progress, no summary.")
+@explained
+def generate(
+    features: str,
+    ensemble: str,
+    n_clusters: int,
+    members: int,
+    base: tuple[str, ...],
+    k_min: int | None,
+    k_max: int | None,
+    seed: int,
+    append: bool,
+    overwrite: bool,
+    quiet: bool,
+    scale: str,
+    impute: str | None,
+    fit_rows: int | None,
+    full_lloyd: bool,
+    **drawn: Any,
+) -> None:
+    """Make an ensemble of base clusterings from features, block by block.
+
+    FEATURES is a .npy, .csv or .parquet file or a Zarr array, one row a sample. An interrupted generation goes on
+    where it stopped: give the same command.
+
+    \b
+    Examples:
+      cehm generate features.npy ensemble.zarr --k 10
+      cehm generate features.parquet ensemble.zarr --k 10 --base kmeans --base mixture --subspace 0.5
+    """
+    from cehm_dask.base_labels import FULL_FIT_ROWS, k_range, plan_members
+    from cehm_dask.base_labels import generate as make
+    from cehm_dask.display import Rows
+    from cehm_dask.features import as_features
+    from cehm_dask.store import open_ensemble
+
+    rows = as_features(features)
+    low, high = k_range(n_clusters, rows.n_samples)
+    low, high = k_min or low, k_max or max(high, k_min or 0)
+    first = len(open_ensemble(ensemble).widths) if append else 0
+    plans = plan_members(members, low, high, seed, base=base, first=first, **drawn)
+    console = Console(stderr=True)
+    if not quiet:
+        fitted = min(rows.n_samples, fit_rows or FULL_FIT_ROWS)
+        console.print(
+            f"{rows.n_samples:,} rows, {rows.n_features} features; members of {low} to {high} clusters, "
+            f"fitted on {fitted:,} rows",
+            highlight=False,
+        )
+    with Rows(console, quiet=quiet) as progress:
+        make(
+            rows,
+            ensemble,
+            plans,
+            seed,
+            append=append,
+            overwrite=overwrite,
+            report=progress.report,
+            scale=scale,
+            impute=impute,
+            fit_rows=fit_rows,
+            full_lloyd=full_lloyd,
+        )
+    if not quiet:
+        _print_info(ensemble)
+
+
+@click.command()
+@click.argument("ensemble")
+@click.option("--n", "n_samples", type=Count(), required=True, help="Samples, such as 1e8.")
+@click.option("--members", "n_members", default=30, show_default=True)
+@click.option("--classes", "n_classes", default=10, show_default=True, help="True classes.")
+@click.option("--k-min", default=10, show_default=True, help="Fewest clusters of a member.")
+@click.option("--k-max", default=50, show_default=True, help="Most clusters of a member.")
+@click.option("--follow", default=0.8, show_default=True, help="Share of labels that follow the true class.")
+@click.option("--missing", default=0.0, show_default=True, help="Share of labels left out.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--overwrite", is_flag=True, help="Replace an existing ensemble.")
+@click.option("--quiet", is_flag=True, help="No progress, no summary.")
+@explained
+def synth(ensemble: str, overwrite: bool, quiet: bool, **options: Any) -> None:
+    """Write a made-up ensemble of any size, with its true classes, to try scale.
+
+    \b
+    Example:
+      cehm synth ensemble.zarr --n 1e7
+    """
+    import os
+
+    from cehm_dask.display import Rows
+    from cehm_dask.synth import Synth
+
+    made = Synth(**options)
+    with Rows(Console(stderr=True), quiet=quiet, total=made.n_samples) as rows:
+        threads = len(os.sched_getaffinity(0))
+        made.write(ensemble, overwrite=overwrite, threads=threads, report=lambda count: rows.report("made", count))
+    if not quiet:
+        _print_info(ensemble)
+
+
+@click.command()
+@click.argument("store")
+@explained
+def info(store: str) -> None:
+    """Say what an ensemble.zarr or a consensus.zarr holds."""
+    _print_info(store)
+
+
+def _print_info(url: str) -> None:
+    from cehm_dask.display import describe
+
+    describe(Console(), url)
