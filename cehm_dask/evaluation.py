@@ -1,11 +1,14 @@
 """Agreement of partitions, from contingency tables alone.
 
 Beside the stages: a consensus and its members are compared through the counts the stages have made anyway,
-so no score costs a sweep.
+so no score costs a sweep. Against known classes, one table gives all the usual scores, as scikit-learn has them.
 """
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
 from scipy.special import xlogy
 
 from cehm_dask.intersections import Hyperedges
@@ -57,6 +60,82 @@ def nmi(table: Table) -> float:
     """
     rows, columns = table.shape
     return float(block_nmi(table, np.zeros(rows, np.intp), np.zeros(columns, np.intp))[0, 0])
+
+
+def contingency(clusters: NDArray[Any], classes: NDArray[Any], shape: tuple[int, int] | None = None) -> Table:
+    """How many samples every cluster (row) shares with every class (column); codes below 0 are left out.
+
+    ``shape`` is the number of clusters and classes; default: as many as the codes name.
+
+    >>> contingency(np.array([0, 0, 1, -1]), np.array([1, 1, 0, 0])).tolist()
+    [[0, 2], [1, 0]]
+    """
+    both = (clusters >= 0) & (classes >= 0)
+    rows, columns = clusters[both].astype(np.int64), classes[both].astype(np.int64)
+    if shape is None:
+        shape = int(rows.max(initial=-1)) + 1, int(columns.max(initial=-1)) + 1
+    return np.bincount(rows * shape[1] + columns, minlength=shape[0] * shape[1]).reshape(shape).astype(np.int64)
+
+
+def scores(table: Table) -> dict[str, float]:
+    """All scores of a clustering against known classes, from their contingency table.
+
+    Parameters
+    ----------
+    table : (clusters, classes) int64
+        Samples that each cluster shares with each class.
+
+    Returns
+    -------
+    dict
+        nmi (geometric mean of the entropies), nmi_arithmetic, ari, accuracy (clusters matched with classes one to
+        one as well as can be), purity, homogeneity, completeness, v_measure: as scikit-learn computes those it has.
+    """
+    if not table.sum():
+        raise ValueError("the contingency table counts no samples: there is nothing to score")
+    total = int(table.sum())
+    by_cluster, by_class = table.sum(axis=1), table.sum(axis=0)
+    cluster_entropy, class_entropy = _entropy(by_cluster), _entropy(by_class)
+    shared = max(0.0, cluster_entropy + class_entropy - _entropy(table))
+    homogeneity = min(1.0, shared / class_entropy) if class_entropy else 1.0
+    completeness = min(1.0, shared / cluster_entropy) if cluster_entropy else 1.0
+    both = homogeneity + completeness
+    matched = table[linear_sum_assignment(table, maximize=True)].sum()
+    v_measure = 2 * homogeneity * completeness / both if both else 0.0
+    return {
+        "nmi": nmi(table),
+        "nmi_arithmetic": v_measure,
+        "ari": _ari(table),
+        "accuracy": int(matched) / total,
+        "purity": int(table.max(axis=1).sum()) / total,
+        "homogeneity": homogeneity,
+        "completeness": completeness,
+        "v_measure": v_measure,
+    }
+
+
+def _entropy(counts: Table) -> float:
+    filled = counts[counts > 0]
+    if filled.size == 1:
+        return 0.0
+    shares = filled / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
+def _ari(table: Table) -> float:
+    """Adjusted Rand index; pairs are counted in whole numbers of any size: 10⁹ samples have 10¹⁸ of them."""
+    together = _pairs(table)
+    in_clusters, in_classes = _pairs(table.sum(axis=1)), _pairs(table.sum(axis=0))
+    everywhere = _pairs(table.sum(keepdims=True))
+    if together == in_clusters == in_classes:
+        return 1.0
+    chance = in_clusters * in_classes
+    return 2 * (together * everywhere - chance) / ((in_clusters + in_classes) * everywhere - 2 * chance)
+
+
+def _pairs(counts: Table) -> int:
+    """Pairs of samples that are counted in one cell."""
+    return sum(count * (count - 1) // 2 for count in counts[counts > 1].tolist())
 
 
 def agreement(hyperedges: Hyperedges, counts: Table) -> float:
