@@ -458,6 +458,9 @@ class StoredConsensus:
         """labels, margin, counts, medoids or intersections, as a Zarr array that is read when indexed."""
         return _group(self.url, "r")[name]
 
+    def __contains__(self, name: str) -> bool:
+        return name in _group(self.url, "r")
+
 
 def open_consensus(url: str) -> StoredConsensus:
     """Open a finished consensus.zarr."""

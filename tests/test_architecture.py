@@ -19,9 +19,12 @@ LAYERS = [
     {"consensus"},
     {"job"},
     {"estimator", "export"},
-    {"cluster_ensemble", "display"},
+    {"cluster_ensemble", "display", "report.drawing"},
+    {"report.figures", "report.findings", "report.picture"},
+    {"report.page"},
+    {"report"},
     {"cli.explain"},
-    {"cli.data", "cli.consensus"},
+    {"cli.data", "cli.consensus", "cli.report"},
     {"cli"},
 ]
 STAGES = {"start", "diffusion", "adjustion"}

@@ -10,7 +10,7 @@ import logging
 import click
 
 from cehm_dask import __version__
-from cehm_dask.cli import consensus, data
+from cehm_dask.cli import consensus, data, report
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -31,5 +31,6 @@ for _command in (
     data.info,
     consensus.consensus,
     consensus.demo,
+    report.report,
 ):
     main.add_command(_command)

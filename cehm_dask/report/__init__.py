@@ -1,0 +1,76 @@
+"""consensus.zarr → one page that says what was run and why to trust it, or not.
+
+After the consensus, beside export. ``findings`` reads the numbers, ``picture`` places samples in the plane, ``figures``
+draws, and ``page`` (with page.html, page.css, page.js) puts it all into one file.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cehm_dask.files import write_whole
+from cehm_dask.report.page import render
+
+
+def write_report(
+    consensus: str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    *,
+    ensemble: Any = None,
+    features: Any = None,
+    coordinates: Any = None,
+    truth: Any = None,
+    row_ids: Any = None,
+    scores: Mapping[str, Any] | None = None,
+    title: str | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write the report of a finished consensus.zarr as one HTML file.
+
+    Parameters
+    ----------
+    consensus : path or URL of a consensus.zarr
+    path : path of the page
+    ensemble : path or URL of the ensemble.zarr, or base labels in another form, optional
+        For the members' algorithms, runners-up, and a picture where neither features nor coordinates are given.
+    features, coordinates : array, path or URL, optional
+        For the picture: n × d, drawn by their main axes, or n × 2, drawn as they are.
+    truth, row_ids : array, optional
+        One entry a sample.
+    scores : mapping, optional
+        Scores against the truth that were computed before.
+    title : str, optional
+    overwrite : bool
+        Replace an existing file.
+
+    Returns
+    -------
+    Path
+        Of the page; under 5 MB whatever n is.
+    """
+    target = check_target(path, overwrite=overwrite)
+    page = render(
+        os.fspath(consensus),
+        ensemble=ensemble,
+        features=features,
+        coordinates=coordinates,
+        truth=truth,
+        row_ids=row_ids,
+        scores=scores,
+        title=title,
+    )
+    write_whole(str(target), page.encode())
+    return target
+
+
+def check_target(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
+    """Refuse, before any work, a place the page could not be written to."""
+    target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(f"report {target} is a folder: give a file name, such as {target / 'report.html'}")
+    if target.exists() and not overwrite:
+        raise FileExistsError(f"report {target} exists: choose another name, or pass --overwrite")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"report {target}: the folder {target.parent} does not exist")
+    return target

@@ -1,0 +1,171 @@
+"""consensus.zarr → the numbers of the report.
+
+Reads small tables as they are, and labels and margins in one sweep, chunk by chunk: the least certain samples, the
+mean margin and the samples of the picture come from it. Nothing of size n is held.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.cluster.hierarchy import leaves_list, linkage
+from scipy.spatial.distance import squareform
+
+from cehm_dask.evaluation import block_nmi
+from cehm_dask.files import StoreError
+from cehm_dask.store import StoredConsensus, open_consensus
+
+LEAST_CERTAIN = 50
+MOST_POINTS = 3000
+SWEEP_ROWS = 1 << 20
+OUTLYING_MADS = 3.0
+OUTLYING_AT_LEAST = 0.02
+"""A member is outlying if its mean NMI with the others lies so many (scaled) median absolute deviations, and at least
+so much, below the median member's."""
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What the sweep over labels and margins found."""
+
+    rows: NDArray[np.int64]
+    """The samples of the picture, ascending."""
+    labels: NDArray[np.int64]
+    margin: NDArray[np.float64]
+    doubtful: NDArray[np.int64]
+    """Rows of the least certain samples, the least certain first."""
+    doubtful_labels: NDArray[np.int64]
+    doubtful_margin: NDArray[np.float64]
+    mean_margin: float
+
+
+def sampled_places(store: StoredConsensus) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The samples of the picture: their places in the trail, if there is one, and their rows."""
+    n = int(store.facts["n_samples"])
+    if "trail_rows" in store:
+        rows = np.asarray(store.array("trail_rows")[...], np.int64)
+        places = _thinned(len(rows), MOST_POINTS)
+        return places, rows[places]
+    if n <= MOST_POINTS:
+        return np.arange(n), np.arange(n)
+    rows = np.sort(np.random.default_rng(0).choice(n, MOST_POINTS, replace=False, shuffle=False))
+    return np.arange(MOST_POINTS), rows
+
+
+def _thinned(count: int, most: int) -> NDArray[np.int64]:
+    """At most so many numbers below count, evenly spaced."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
+
+
+def look(store: StoredConsensus, rows: NDArray[np.int64]) -> Seen:
+    """One sweep over labels and margins."""
+    labels, margin = store.array("labels"), store.array("margin")
+    n, chunk = labels.shape[0], labels.chunks[0]
+    step = max(chunk, SWEEP_ROWS // chunk * chunk)
+    found_labels, found_margin = np.empty(len(rows), np.int64), np.empty(len(rows))
+    doubt = np.empty(0, [("margin", np.float32), ("row", np.int64), ("label", np.int64)])
+    total, spoken_count = 0.0, 0
+    for start in range(0, n, step):
+        own_labels, own_margin = np.asarray(labels[start : start + step]), np.asarray(margin[start : start + step])
+        first, last = np.searchsorted(rows, [start, start + len(own_labels)])
+        places = rows[first:last] - start
+        found_labels[first:last], found_margin[first:last] = own_labels[places], own_margin[places]
+        spoken = np.flatnonzero(own_labels >= 0)
+        total += float(own_margin[spoken].sum(dtype=np.float64))
+        spoken_count += len(spoken)
+        if len(spoken) > LEAST_CERTAIN:
+            limit = np.partition(own_margin[spoken], LEAST_CERTAIN)[LEAST_CERTAIN]
+            under = spoken[own_margin[spoken] < limit]
+            # On a tie the lower row numbers, as everywhere.
+            spoken = np.concatenate([under, spoken[own_margin[spoken] == limit][: LEAST_CERTAIN - len(under)]])
+        new = np.empty(len(spoken), doubt.dtype)
+        new["margin"], new["row"], new["label"] = own_margin[spoken], spoken + start, own_labels[spoken]
+        doubt = np.concatenate([doubt, new])
+        doubt = doubt[np.lexsort((doubt["row"], doubt["margin"]))][:LEAST_CERTAIN]
+    return Seen(
+        rows,
+        found_labels,
+        found_margin,
+        doubt["row"],
+        doubt["label"],
+        doubt["margin"].astype(np.float64),
+        total / max(1, spoken_count),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Members:
+    """How the members relate to one another and to the consensus."""
+
+    names: list[str]
+    clusters: NDArray[np.int64]
+    with_others: NDArray[np.float64]
+    """Mean NMI with the other members; nan for a single member."""
+    with_consensus: NDArray[np.float64]
+    outlying: NDArray[np.bool_]
+    limit: float
+    """Mean NMI below which a member is outlying."""
+    shown: list[int]
+    """Members in the heat map, like beside like."""
+
+
+MOST_MEMBERS = 120
+"""Members in the heat map: outlying ones first, then the others."""
+
+
+def members_of(store: StoredConsensus) -> Members:
+    """Compare the members; the order of the heat map is that of a dendrogram's leaves."""
+    names = [str(name) for name in store.facts["members"]]
+    table = np.asarray(store.array("member_agreement")[...])
+    owner = np.asarray(store.array("hyperedge_member")[...])
+    counts = np.asarray(store.array("counts")[...])
+    count = len(names)
+    to_consensus = np.zeros(count)
+    found = block_nmi(counts, owner.astype(np.intp), np.zeros(counts.shape[1], np.intp))[:, 0]
+    to_consensus[: len(found)] = found
+    mean = (table.sum(axis=1) - 1.0) / (count - 1) if count > 1 else np.full(1, np.nan)
+    middle = float(np.median(mean))
+    spread = 1.4826 * float(np.median(np.abs(mean - middle)))
+    limit = middle - max(OUTLYING_MADS * spread, OUTLYING_AT_LEAST)
+    # Of two members neither can be the outlier.
+    outlying = (mean < limit) if count > 2 else np.zeros(count, bool)
+    by_interest = np.argsort(~outlying, kind="stable")[:MOST_MEMBERS]
+    shown = np.sort(by_interest)
+    if len(shown) > 2:
+        distance = 1.0 - (table + table.T)[np.ix_(shown, shown)] / 2
+        np.fill_diagonal(distance, 0.0)
+        tree = linkage(squareform(distance, checks=False), "average", optimal_ordering=True)
+        shown = shown[leaves_list(tree)]
+    return Members(
+        names,
+        np.bincount(owner, minlength=count),
+        mean,
+        to_consensus,
+        outlying,
+        limit,
+        [int(member) for member in shown],
+    )
+
+
+def quantiles(histogram: NDArray[np.int64], shares: Sequence[float]) -> list[float]:
+    """Margins below which the given shares of samples lie, to a bin's width."""
+    total = histogram.sum(axis=0)
+    below = np.cumsum(total) / max(1, total.sum())
+    return [float((np.searchsorted(below, share) + 1) / len(total)) for share in shares]
+
+
+def open_finished(url: str) -> StoredConsensus:
+    """A finished consensus, with what reports need."""
+    store = open_consensus(url)
+    needed = ("labels", "margin", "counts", "sizes", "margin_histogram", "member_agreement", "hyperedge_member")
+    missing = [name for name in needed if name not in store]
+    if missing:
+        raise StoreError(f"store {url}: lacks {', '.join(missing)}; make it anew with 'cehm consensus'")
+    return store
+
+
+def optional(store: StoredConsensus, name: str) -> Any:
+    """A small array that stores made by earlier programs lack."""
+    return np.asarray(store.array(name)[...]) if name in store else None

@@ -1,0 +1,461 @@
+"""The page: words and figures from the findings, poured into the template.
+
+Top of the report. One file that asks the network for nothing: a policy in its head forbids it, and forbids every script
+but the page's own, known by its digest. All text goes through the template's or the drawing's escaping.
+"""
+
+import base64
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from cehm_dask import __version__
+from cehm_dask.plan import format_bytes
+from cehm_dask.report import figures
+from cehm_dask.report.drawing import COLOURS, colour_classes
+from cehm_dask.report.findings import (
+    OUTLYING_AT_LEAST,
+    OUTLYING_MADS,
+    Members,
+    Seen,
+    look,
+    members_of,
+    open_finished,
+    optional,
+    quantiles,
+    sampled_places,
+)
+from cehm_dask.report.picture import plane_of
+from cehm_dask.store import Ensemble, StoredConsensus, is_store, open_ensemble
+
+HERE = Path(__file__).parent
+MOST_STAGES = 24
+"""Rounds the slider can show; of more, some in between are left out."""
+MULTIPLES = 6
+"""Small pictures for readers without scripts."""
+MOST_TABLE_ROWS = 200
+"""Clusters, or members, in a table."""
+
+Context = dict[str, Any]
+
+
+def render(
+    url: str,
+    *,
+    ensemble: Any,
+    features: Any,
+    coordinates: Any,
+    truth: Any,
+    row_ids: Any,
+    scores: Mapping[str, Any] | None,
+    title: str | None,
+) -> str:
+    """The whole page as text."""
+    store = open_finished(url)
+    facts = store.facts
+    places, rows = sampled_places(store)
+    plane = plane_of(rows, facts["n_samples"], coordinates=coordinates, features=features, ensemble=ensemble)
+    seen, members = look(store, rows), members_of(store)
+    sizes = np.asarray(store.array("sizes")[...])
+    histogram = np.asarray(store.array("margin_histogram")[...])
+    counts = np.asarray(store.array("counts")[...])
+    classes = colour_classes(sizes)
+    clusters = figures.clusters_of(sizes, histogram, classes)
+    found_map = figures.hyperedge_map(counts)
+    members_store = open_ensemble(str(ensemble)) if is_store(ensemble) else None
+    context: Context = {
+        "title": title or f"Consensus of {_count(facts['n_members'], 'clustering')}",
+        "program": __version__,
+        "lead": _lead(facts),
+        "tiles": _tiles(facts, seen, scores),
+        "notes": _notes(facts, members),
+        "clusters": clusters,
+        "confidence_words": _confidence_words(histogram, seen),
+        **_cluster_table(store, sizes, histogram, classes, members),
+        **_doubtful(seen, row_ids, classes),
+        **_rounds(facts),
+        **_members(members, members_store),
+        "map_words": _map_words(found_map, counts),
+        "choice": _choice(facts),
+        "truth": _truth(scores),
+        **_run(store, members_store),
+        "colours": COLOURS,
+    }
+    context["figures"] = {
+        "sizes": figures.sizes(clusters),
+        "ridges": figures.ridges(clusters),
+        "confidence": figures.confidence(histogram),
+        "growth": figures.growth(facts["growth"], facts["n_samples"] - facts["n_silent"]),
+        "moved": figures.moved(facts["moved"], _stages(facts)) if "moved" in facts else None,
+        "loss": figures.loss(facts["losses"]) if facts["losses"] else None,
+        "map": figures.map_figure(found_map, classes),
+        "agreement": None,
+        "seconds": figures.seconds(facts["seconds"]),
+    }
+    grids = {"map": _grid(found_map.shares, _map_rows(found_map), [f"cluster {c}" for c in found_map.columns])}
+    if len(members.shown) > 1:
+        table = np.asarray(store.array("member_agreement")[...])
+        context["figures"]["agreement"] = figures.agreement_figure(
+            table, members.shown, members.outlying.tolist(), members.names
+        )
+        names = [_shortened(members.names[j]) for j in members.shown]
+        grids["agreement"] = _grid(table[np.ix_(members.shown, members.shown)], names, names)
+    context["picture"] = None
+    stages: list[Context] = []
+    if plane is not None:
+        x, y = figures.place_points(plane.coordinates)
+        points = figures.Points(x, y, _says(seen, row_ids))
+        stages = _trail(store, places, seen)
+        context["picture"] = {
+            "figure": figures.picture(points, seen.labels, seen.margin, classes),
+            "caption": _picture_words(len(rows), facts["n_samples"], plane.axes),
+            "stages": stages,
+            "multiples": [
+                {"name": stage["name"], "figure": figures.multiple(points, stage["labels"], classes, stage["name"])}
+                for stage in _few(stages, MULTIPLES)
+            ],
+        }
+    context["sections"] = _sections(context)
+    context["data"] = {
+        "stages": [{"name": stage["name"], "labels": stage["labels"].tolist()} for stage in stages],
+        "classes": classes if stages else [],
+        "grids": grids,
+    }
+    script = (HERE / "page.js").read_text()
+    context["script"] = Markup(script)
+    context["script_hash"] = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined)
+    return environment.get_template("page.html").render(context)
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def _shortened(text: str, most: int = 60) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _lead(facts: Context) -> str:
+    return (
+        f"{_count(facts['n_members'], 'clustering')} of {_count(facts['n_samples'], 'sample')} went in, one clustering "
+        f"with {_count(facts['n_clusters_found'], 'cluster')} came out, with a confidence for every sample."
+    )
+
+
+def _tile(name: str, value: str, about: str = "") -> Context:
+    return {"name": name, "value": value, "about": about}
+
+
+def _between(facts_or_members: Members) -> float:
+    """Mean NMI of two different members."""
+    return float(facts_or_members.with_others.mean())
+
+
+def _tiles(facts: Context, seen: Seen, scores: Mapping[str, Any] | None) -> list[Context]:
+    tiles = [
+        _tile("samples", f"{facts['n_samples']:,}"),
+        _tile("members", f"{facts['n_members']:,}"),
+        _tile("clusters", f"{facts['n_clusters_found']:,}", f"of k = {facts['n_clusters']:,} asked for"),
+        _tile("agreement", f"{facts['agreement']:.3f}", "mean NMI with the members"),
+        _tile("margin", f"{seen.mean_margin:.3f}", "mean over the samples; 1 is unanimous"),
+    ]
+    if scores:
+        tiles += [
+            _tile(name, f"{scores[key]:.3f}", "against the truth")
+            for key, name in (("nmi", "NMI"), ("ari", "ARI"))
+            if isinstance(scores.get(key), float | int)
+        ]
+    tiles.append(_tile("time", _seconds(sum(facts["seconds"].values())), _count(facts["sweeps"], "sweep")))
+    return tiles
+
+
+def _seconds(value: float) -> str:
+    if value >= 3600:
+        return f"{value / 3600:.1f} h"
+    return f"{value / 60:.1f} min" if value >= 120 else f"{value:.3g} s"
+
+
+def _notes(facts: Context, members: Members) -> list[str]:
+    """What a careful reader would want to know first."""
+    notes = []
+    if not facts["converged"]:
+        notes.append("Adjustion still moved samples when it was stopped; raise max_iter to let it end.")
+    if facts["n_clusters_found"] < facts["n_clusters"]:
+        lost = facts["n_clusters"] - facts["n_clusters_found"]
+        notes.append(f"{_count(lost, 'cluster')} of the {facts['n_clusters']:,} asked for lost all samples.")
+    if facts["n_silent"]:
+        notes.append(f"{_count(facts['n_silent'], 'sample')} without any base label: label -1, in no cluster.")
+    if len(members.names) > 1 and facts["agreement"] < _between(members) - 1e-9:
+        notes.append(
+            f"The consensus agrees with the members less (mean NMI {facts['agreement']:.3f}) than they agree with one "
+            f"another ({_between(members):.3f}): a single member may serve better, or another number of clusters."
+        )
+    if not facts.get("choice", {}).get("clear", True):
+        notes.append(f"No clear number of clusters: {facts['choice']['reason']}")
+    outlying = [_shortened(members.names[j]) for j in np.flatnonzero(members.outlying)]
+    if outlying:
+        named = ", ".join(outlying[:5]) + (f" and {len(outlying) - 5} more" if len(outlying) > 5 else "")
+        notes.append(f"Outlying among the members: {named}.")
+    return notes
+
+
+def _confidence_words(histogram: NDArray[np.int64], seen: Seen) -> str:
+    low, middle = quantiles(histogram, [0.05, 0.5])
+    return (
+        f"Half of the samples lead with a margin of {middle:.2f} or more, on average it is {seen.mean_margin:.3f}; "
+        f"one sample in twenty stays below {low:.2f}."
+    )
+
+
+def _cluster_table(
+    store: StoredConsensus,
+    sizes: NDArray[np.int64],
+    histogram: NDArray[np.int64],
+    classes: Sequence[str],
+    members: Members,
+) -> Context:
+    medoids = optional(store, "medoids")
+    owner = np.asarray(store.array("hyperedge_member")[...])
+    edge_sizes = np.asarray(store.array("counts")[...]).sum(axis=1)
+    middles = (np.arange(histogram.shape[1]) + 0.5) / histogram.shape[1]
+    order = np.argsort(-sizes, kind="stable").tolist()
+    rows = []
+    for cluster in order[:MOST_TABLE_ROWS]:
+        grew = None
+        if medoids is not None:
+            edge = int(medoids[cluster])
+            first = int(np.searchsorted(owner, owner[edge]))
+            grew = (
+                f"cluster {edge - first} of member {_shortened(members.names[owner[edge]], 40)}, "
+                f"{_count(int(edge_sizes[edge]), 'sample')}"
+            )
+        rows.append(
+            {
+                "number": cluster,
+                "style": classes[cluster],
+                "size": int(sizes[cluster]),
+                "share": float(sizes[cluster] / max(1, sizes.sum())),
+                "margin": float((histogram[cluster] * middles).sum() / max(1, sizes[cluster])),
+                "medoid": grew,
+            }
+        )
+    return {"cluster_rows": rows, "clusters_left_out": len(order) - len(rows)}
+
+
+def _doubtful(seen: Seen, row_ids: Any, classes: Sequence[str]) -> Context:
+    rows = [
+        {
+            "row": int(row),
+            "id": None if row_ids is None else _shortened(str(row_ids[int(row)])),
+            "cluster": int(label),
+            "style": classes[label],
+            "margin": float(margin),
+        }
+        for row, label, margin in zip(seen.doubtful, seen.doubtful_labels, seen.doubtful_margin, strict=True)
+    ]
+    words = f"The {_count(len(rows), 'sample')} with the smallest margins, the least certain first; rows count from 0."
+    return {"doubtful": rows, "has_ids": row_ids is not None, "has_runner_up": False, "doubtful_words": words}
+
+
+def _stages(facts: Context) -> list[str]:
+    """Stage of every round of the chosen problem."""
+    diffused = len(facts["growth"]) - 1
+    return ["start", *(["diffusion"] * diffused), *(["adjustion"] * (facts["rounds"] - 1 - diffused))]
+
+
+def _rounds(facts: Context) -> Context:
+    stages = _stages(facts)
+    grown, adjusted = stages.count("diffusion"), stages.count("adjustion")
+    n = facts["n_samples"] - facts["n_silent"]
+    ended = "until none moved" if facts["converged"] else "and was stopped there"
+    words = (
+        f"The medoids alone held {facts['growth'][0]:,} of {n:,} samples. "
+        f"{_count(grown, 'round')} of diffusion assigned the others, the surest first; "
+        f"adjustion took {_count(adjusted, 'more round')} {ended}."
+    )
+    loss_words = f"The last loss is {facts['losses'][-1]:,.6g}; it never rises." if facts["losses"] else ""
+    return {"rounds_words": words, "loss_words": loss_words}
+
+
+def _members(members: Members, ensemble: Ensemble | None) -> Context:
+    algorithms = [member.get("algorithm", "") for member in ensemble.members] if ensemble is not None else []
+    has_algorithm = len(algorithms) == len(members.names) and any(algorithms)
+    # Outlying ones first, then by how far they are from the others.
+    order = np.lexsort((members.with_others, ~members.outlying)).tolist()
+    shown = sorted(order[:MOST_TABLE_ROWS])
+    rows = [
+        {
+            "name": _shortened(members.names[j]),
+            "algorithm": algorithms[j] if has_algorithm else "",
+            "clusters": int(members.clusters[j]),
+            "with_others": "" if math.isnan(members.with_others[j]) else f"{members.with_others[j]:.3f}",
+            "with_consensus": f"{members.with_consensus[j]:.3f}",
+            "outlying": bool(members.outlying[j]),
+        }
+        for j in shown
+    ]
+    low, high = int(members.clusters.min()), int(members.clusters.max())
+    span = f"{low}" if low == high else f"{low} to {high}"
+    edges = _count(int(members.clusters.sum()), "hyperedge")
+    words = f"{_count(len(members.names), 'member')} with {span} clusters each, {edges} in all."
+    if len(members.names) > 1:
+        words += f" Two of them agree with a mean NMI of {_between(members):.3f}."
+    left = len(members.names) - len(members.shown)
+    agreement_words = (
+        "The darker, the more alike two members are (NMI); like stands beside like. "
+        f"A member is outlying (▶) if its mean NMI with the others lies below {members.limit:.3f}: the median less "
+        f"{OUTLYING_MADS:g} scaled median absolute deviations, and at least {OUTLYING_AT_LEAST:g}."
+        + (f" {left:,} members that are not outlying are left out." if left else "")
+    )
+    return {
+        "member_words": words,
+        "member_rows": rows,
+        "members_left_out": len(members.names) - len(rows),
+        "has_algorithm": has_algorithm,
+        "any_outlying": bool(members.outlying.any()),
+        "agreement_words": agreement_words,
+    }
+
+
+def _map_words(found: figures.HyperedgeMap, counts: NDArray[np.int64]) -> str:
+    words = "Each line is a base cluster, each column a cluster; the fuller the colour, the more of it is there."
+    if found.per_row > 1:
+        words += f" Lines are means of {found.per_row} neighbours, because there are {len(counts):,} hyperedges."
+    if found.others:
+        words += f" The {found.others:,} smallest clusters are left out."
+    return words
+
+
+def _map_rows(found: figures.HyperedgeMap) -> list[str]:
+    if found.per_row == 1:
+        return [f"line {i + 1}" for i in range(len(found.shares))]
+    return [f"lines {i * found.per_row + 1} to {(i + 1) * found.per_row}" for i in range(len(found.shares))]
+
+
+def _grid(values: NDArray[np.float64], rows: Sequence[str], columns: Sequence[str]) -> Context:
+    """A heat map's values for tips, one byte each."""
+    content = np.round(np.clip(values, 0, 1) * 250).astype(np.uint8).tobytes()
+    return {"values": base64.b64encode(content).decode(), "rows": list(rows), "columns": list(columns)}
+
+
+def _choice(facts: Context) -> Context | None:
+    scan: list[Context] = sorted(facts.get("scan", []), key=lambda own: int(own["n_clusters"]))
+    if len(scan) < 2:
+        return None
+    ks = [int(own["n_clusters"]) for own in scan]
+    names = [name for name in ("agreement", "margin", "stability") if any(own.get(name) is not None for own in scan)]
+    styles = {"agreement": "accent", "margin": "adjustion", "stability": "warn"}
+    series = [figures.Series(name, styles[name], [own.get(name) for own in scan]) for name in names]
+    chosen = facts.get("choice", {})
+    words = f"{_count(len(ks), 'value')} of k were run side by side; k = {facts['n_clusters']} was taken."
+    if chosen:
+        words += f" {'' if chosen['clear'] else 'There is no clear k. '}{chosen['reason']}"
+    columns = ["k", "clusters found", *names, "loss"]
+    keys = ["n_clusters", "n_clusters_found", *names, "loss"]
+    rows = [[_cell(own.get(key)) for key in keys] for own in scan]
+    return {"figure": figures.choice(ks, series, facts["n_clusters"]), "words": words, "columns": columns, "rows": rows}
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return str(value) if isinstance(value, int) else f"{value:.4f}" if value < 1e4 else f"{value:.8g}"
+
+
+def _truth(scores: Mapping[str, Any] | None) -> Context | None:
+    if not scores:
+        return None
+    names = {
+        "nmi": "NMI",
+        "nmi_arithmetic": "NMI, arithmetic",
+        "ari": "ARI",
+        "accuracy": "accuracy",
+        "purity": "purity",
+        "homogeneity": "homogeneity",
+        "completeness": "completeness",
+        "v_measure": "V-measure",
+    }
+    tiles = [_tile(name, f"{scores[key]:.3f}") for key, name in names.items() if key in scores]
+    return {"tiles": tiles, "rows": [], "columns": [], "words": ""}
+
+
+def _run(store: StoredConsensus, ensemble: Ensemble | None) -> Context:
+    facts = store.facts
+    memory = ", ".join(f"{name} {format_bytes(size)}" for name, size in facts["memory"].items())
+    words = (
+        f"{_seconds(sum(facts['seconds'].values()))} in all, {_count(facts['sweeps'], 'sweep')} over the labels, "
+        f"{format_bytes(facts['bytes_read'])} read; memory a process: {memory}."
+    )
+    identity = facts["identity"]
+    settings = [
+        (name, ", ".join(map(str, value)) if isinstance(value, list) else str(value))
+        for name, value in identity.items()
+        if name != "labels" and value is not None
+    ]
+    origin = [("consensus", store.url)]
+    if ensemble is not None:
+        origin += [("ensemble", ensemble.url), ("its source", ensemble.source)]
+    origin += [("fingerprint", str(identity["labels"]))]
+    origin += [(name, str(version)) for name, version in facts["versions"].items()]
+    return {"run_words": words, "settings": settings, "origin": [pair for pair in origin if pair[1]]}
+
+
+def _says(seen: Seen, row_ids: Any) -> list[str]:
+    """What a point is."""
+    said = []
+    for row, label, margin in zip(seen.rows.tolist(), seen.labels.tolist(), seen.margin.tolist(), strict=True):
+        name = f"row {row:,}" if row_ids is None else f"{_shortened(str(row_ids[row]))} (row {row:,})"
+        said.append(f"{name}: cluster {label}, margin {margin:.2f}" if label >= 0 else f"{name}: no base label")
+    return said
+
+
+def _picture_words(shown: int, n: int, axes: str) -> str:
+    which = "All samples" if shown == n else f"{shown:,} of {n:,} samples"
+    return f"{which}, placed by {axes}."
+
+
+def _trail(store: StoredConsensus, places: NDArray[np.int64], seen: Seen) -> list[Context]:
+    """The rounds of the slider, with the sampled labels after each; the last is the result."""
+    trail, names = optional(store, "trail"), store.facts.get("trail_stages")
+    if trail is None or not names:
+        return []
+    own = trail[:, places].astype(np.int64)
+    totals = {stage: names.count(stage) for stage in names}
+    done: dict[str, int] = {}
+    stages = []
+    for stage, labels in zip(names, own, strict=True):
+        done[stage] = done.get(stage, 0) + 1
+        name = stage if totals[stage] == 1 else f"{stage}, round {done[stage]} of {totals[stage]}"
+        stages.append({"name": name, "labels": labels})
+    stages[-1] = {"name": f"{stages[-1]['name']}: the result", "labels": seen.labels}
+    return _few(stages, MOST_STAGES)
+
+
+def _few(items: list[Context], most: int) -> list[Context]:
+    """At most so many, evenly spaced, the first and the last among them."""
+    if len(items) <= most:
+        return items
+    return [items[i] for i in np.unique(np.linspace(0, len(items) - 1, most).round().astype(int)).tolist()]
+
+
+def _sections(context: Context) -> list[tuple[str, str]]:
+    names = [
+        ("picture", "Samples"),
+        ("clusters", "Clusters"),
+        ("doubtful", "Least certain"),
+        ("rounds", "Rounds"),
+        ("members", "Members"),
+        ("choice", "Choice of k"),
+        ("truth", "Truth"),
+        ("run", "Run"),
+    ]
+    optional_ones = ("picture", "choice", "truth")
+    return [(key, name) for key, name in names if key not in optional_ones or context[key] is not None]
