@@ -19,12 +19,13 @@ LAYERS = [
     {"consensus"},
     {"job"},
     {"estimator", "export"},
-    {"cluster_ensemble", "display", "report.drawing"},
+    {"cluster_ensemble", "display", "report.drawing", "reproduce"},
+    {"paper_figures"},
     {"report.figures", "report.findings", "report.picture"},
     {"report.page"},
     {"report"},
     {"cli.explain"},
-    {"cli.data", "cli.consensus", "cli.report"},
+    {"cli.data", "cli.consensus", "cli.report", "cli.reproduce"},
     {"cli"},
 ]
 STAGES = {"start", "diffusion", "adjustion"}
@@ -35,6 +36,7 @@ HOMES = {
     "zarr": {"store"},
     "distributed": {"engine", "cli.explain"},
     "dask_ml": {"base_labels"},
+    "matplotlib": {"paper_figures"},
 }
 
 # Names that say where code was put, not what it is for.

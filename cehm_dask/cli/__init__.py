@@ -10,7 +10,7 @@ import logging
 import click
 
 from cehm_dask import __version__
-from cehm_dask.cli import consensus, data, report
+from cehm_dask.cli import consensus, data, report, reproduce
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -32,5 +32,6 @@ for _command in (
     consensus.consensus,
     consensus.demo,
     report.report,
+    reproduce.reproduce,
 ):
     main.add_command(_command)

@@ -1,0 +1,366 @@
+"""The paper's experiments again: its data sets, its protocol, its tables, beside the published numbers.
+
+Beside the other doors. Thirty ensembles of thirty k-means members are drawn for every data set and scaling and kept
+as files; every method runs on the same ensembles. Each run is a line in a file of results: what is done is not done
+again, and an interrupted reproduction goes on where it stopped. The tables are made from the lines.
+"""
+
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from multiprocessing import get_context
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from cehm_dask.base_labels import k_range, label_all, make_labeller, plan_members
+from cehm_dask.consensus import ConsensusWarning
+from cehm_dask.estimator import CEHM
+from cehm_dask.features import FeatureWarning, as_features
+from cehm_dask.labels import Codes
+
+PAPER_SETS = (
+    "iris",
+    "wine",
+    "seeds",
+    "heart-hungarian",
+    "soybean-train",
+    "ecoli",
+    "dermatology",
+    "low-res-spect",
+    "breast-cancer-wisc-diag",
+    "energy-y1",
+    "oocytes-lbp-riu-gris",
+    "semeion",
+    "statlog-landsat-test",
+    "cardiotocography-3clases",
+    "statlog-landsat-train",
+    "twonorm",
+    "mushroom",
+    "statlog-shuttle",
+    "pendigits",
+    "usps",
+)
+"""File names, in the order of the paper's tables."""
+
+PUBLISHED_AS = {"energy-y1": "energy", "breast_cancer": "breast-cancer-wisc-diag"}
+"""Sets that the paper's table names otherwise; it does not say which of the two targets its "energy" has."""
+
+PLANE_SETS = ("wingnut", "2d2k-standin-sd0.1", "engytime", "flame")
+"""Two-dimensional sets, for the figures of the mechanism."""
+
+BUNDLED = ("iris", "wine", "breast_cancer", "digits")
+"""Sets that come with scikit-learn, for those who have no others."""
+
+SCALES = ("standard", "minmax")
+N_MEMBERS = 30
+SCORES = ("nmi", "ari")
+
+METHODS: Mapping[str, Mapping[str, Any]] = {
+    "plain": {"variant": "released", "restarts": 1},
+    "printed": {"variant": "printed", "restarts": 1},
+    "default": {},
+}
+"""Settings of CEHM by the name a table gives them: the paper's, in both variants, and what a user gets unasked."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Features and true classes of one data set."""
+
+    name: str
+    X: NDArray[np.float64]
+    y: NDArray[np.int64]
+
+    @property
+    def n_clusters(self) -> int:
+        return len(np.unique(self.y))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of what the members depend on: the features and the number of classes."""
+        digest = hashlib.blake2b(repr((self.X.shape, self.n_clusters)).encode(), digest_size=4)
+        digest.update(np.ascontiguousarray(self.X, np.float64))
+        return digest.hexdigest()
+
+
+@lru_cache(maxsize=2)
+def load(name: str, data: Path | None) -> Dataset:
+    """A data set by name: ``NAME.npz`` with X and y in a folder, or one that comes with scikit-learn."""
+    if data is None:
+        from sklearn import datasets
+
+        X, y = getattr(datasets, f"load_{name}")(return_X_y=True)
+        return Dataset(name, X, y)
+    path = data / f"{name}.npz"
+    with np.load(path, allow_pickle=False) as arrays:
+        if not {"X", "y"} <= set(arrays):
+            raise ValueError(f"{path} holds {', '.join(sorted(arrays))}: expected X (n × d) and y (n)")
+        X, y = arrays["X"], arrays["y"]
+    if X.ndim != 2 or y.shape != X.shape[:1]:
+        raise ValueError(f"{path}: X has shape {X.shape} and y {y.shape}: expected n × d and n")
+    return Dataset(name, X, np.unique(y, return_inverse=True)[1])
+
+
+def available(data: Path | None, wanted: Sequence[str] = ()) -> list[str]:
+    """The sets to be run: those wanted, else those of the paper that are there."""
+    if data is None:
+        there: Sequence[str] = BUNDLED
+    elif not data.is_dir():
+        raise FileNotFoundError(f"data {data}: no such folder")
+    else:
+        there = sorted(path.stem for path in data.glob("*.npz"))
+    missing = [name for name in wanted if name not in there]
+    if missing:
+        where = "with scikit-learn" if data is None else f"in {data}"
+        raise ValueError(f"sets {', '.join(missing)} are not {where}: there are {', '.join(there) or 'none'}")
+    chosen = list(wanted) or [name for name in (BUNDLED if data is None else PAPER_SETS) if name in there]
+    if not chosen:
+        raise ValueError(f"data {data}: none of the paper's sets is there; expected files such as {PAPER_SETS[0]}.npz")
+    return chosen
+
+
+def draw_members(dataset: Dataset, scale: str, ensemble: int) -> Codes:
+    """Labels (from 0) of thirty k-means runs, one random start each, k_j uniform in the paper's range."""
+    plans = plan_members(N_MEMBERS, *k_range(dataset.n_clusters, len(dataset.X)), ensemble)
+    features = as_features(dataset.X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FeatureWarning)  # constant columns are the data set's own
+        labeller, _ = make_labeller(features, plans, ensemble, scale=scale, fit_rows=len(dataset.X), threads=1)
+    codes = label_all(features, labeller, threads=1)
+    return codes - codes.dtype.type(1)
+
+
+def members(dataset: Dataset, scale: str, ensemble: int, folder: Path) -> NDArray[Any]:
+    """The members of one ensemble, drawn the first time and read from ``folder`` from then on."""
+    path = folder / f"{dataset.name}-{scale}-{dataset.fingerprint}" / f"{ensemble:02d}.npy"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        half = path.with_suffix(f".{os.getpid()}.half")
+        with open(half, "wb") as file:
+            np.save(file, draw_members(dataset, scale, ensemble))
+        half.replace(path)
+    return np.asarray(np.load(path, allow_pickle=False))
+
+
+@dataclass(frozen=True)
+class Task:
+    """One ensemble, and the methods to be run on it."""
+
+    dataset: str
+    scale: str
+    ensemble: int
+    methods: tuple[str, ...]
+    data: Path | None
+    folder: Path
+
+
+def settings_of(method: str) -> str:
+    """What a method's results depend on beside the ensemble; lines of other settings do not count as done."""
+    own = CEHM(2, **METHODS[method]).get_params()
+    return json.dumps({name: own[name] for name in sorted(own) if name not in ("n_clusters", "random_state")})
+
+
+def run_task(task: Task) -> list[dict[str, Any]]:
+    """Run the methods on one ensemble; a line of results each."""
+    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+    from threadpoolctl import threadpool_limits
+
+    dataset = load(task.dataset, task.data)
+    lines = []
+    with threadpool_limits(1):
+        base = members(dataset, task.scale, task.ensemble, task.folder / "members")
+        for method in task.methods:
+            model = CEHM(dataset.n_clusters, random_state=task.ensemble, **METHODS[method])
+            begin = perf_counter()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConsensusWarning)
+                model.fit(base)
+            seconds = perf_counter() - begin
+            lines.append(
+                {
+                    "set": task.dataset,
+                    "scale": task.scale,
+                    "ensemble": task.ensemble,
+                    "method": method,
+                    "settings": settings_of(method),
+                    "data": dataset.fingerprint,
+                    "nmi": normalized_mutual_info_score(dataset.y, model.labels_, average_method="geometric"),
+                    "ari": adjusted_rand_score(dataset.y, model.labels_),
+                    "agreement": model.agreement_,
+                    "seconds": seconds,
+                    "losses": model.loss_history_.tolist(),
+                }
+            )
+    return lines
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Lines of results; one cut off by a crash is left out."""
+    lines = []
+    if path.exists():
+        for text in path.read_text().splitlines():
+            with suppress(json.JSONDecodeError):
+                lines.append(json.loads(text))
+    return lines
+
+
+def tasks_of(
+    sets: Sequence[str],
+    scales: Sequence[str],
+    ensembles: int,
+    methods: Sequence[str],
+    data: Path | None,
+    folder: Path,
+    lines: Iterable[Mapping[str, Any]],
+) -> list[Task]:
+    """What is still to be done, the first ensembles of all sets before the second."""
+    prints = {name: load(name, data).fingerprint for name in sets}
+    settings = {method: settings_of(method) for method in methods}
+    done = {
+        (line["set"], line["scale"], line["ensemble"], line["method"])
+        for line in lines
+        if settings.get(line["method"]) == line["settings"] and prints.get(line["set"]) == line["data"]
+    }
+    found = []
+    for ensemble in range(ensembles):
+        for name in sets:
+            for scale in scales:
+                left = tuple(method for method in methods if (name, scale, ensemble, method) not in done)
+                if left:
+                    found.append(Task(name, scale, ensemble, left, data, folder))
+    return found
+
+
+def results(tasks: Sequence[Task], workers: int) -> Iterator[list[dict[str, Any]]]:
+    """Results of all tasks as they come, from processes side by side; with one worker, from this process."""
+    if workers == 1:
+        yield from map(run_task, tasks)
+        return
+    # Fresh processes: a fork would copy the locks of threads that numba and BLAS have started.
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    try:
+        for future in as_completed([pool.submit(run_task, task) for task in tasks]):
+            yield future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def reproduce(
+    data: Path | None,
+    folder: Path,
+    *,
+    sets: Sequence[str] = (),
+    scales: Sequence[str] = SCALES,
+    ensembles: int = 30,
+    methods: Sequence[str] = tuple(METHODS),
+    workers: int = 1,
+    report: Callable[[int, int], None] = lambda _done, _total: None,
+) -> pd.DataFrame:
+    """Run what is not done yet, and return every line of what was asked for.
+
+    Parameters
+    ----------
+    data : Path or None
+        Folder of ``NAME.npz`` files with X and y; None: the sets that come with scikit-learn.
+    folder : Path
+        Keeps members and results.
+    sets, scales, methods : sequence of str
+        Default: all.
+    ensembles : int
+        Of each set and scaling.
+    workers : int
+        Processes that work side by side; seconds are only worth comparing with one.
+    report : callable (runs done, runs in all)
+    """
+    for name, given, known in (("methods", methods, METHODS), ("scale", scales, SCALES)):
+        wrong = [one for one in given if one not in known]
+        if wrong:
+            raise ValueError(f"{name}={', '.join(wrong)}: expected {', '.join(known)}")
+    if ensembles < 1:
+        raise ValueError(f"ensembles={ensembles}: must be at least 1")
+    chosen = available(data, sets)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "results.jsonl"
+    tasks = tasks_of(chosen, scales, ensembles, methods, data, folder, read_lines(path))
+    total = len(chosen) * len(scales) * ensembles * len(methods)
+    finished = total - sum(len(task.methods) for task in tasks)
+    report(finished, total)
+    with open(path, "a") as file:
+        for lines in results(tasks, workers):
+            # Begins with a line break: a line cut off by a crash does not spoil this one.
+            file.write("".join(f"\n{json.dumps(line)}" for line in lines))
+            file.flush()
+            finished += len(lines)
+            report(finished, total)
+    frame = pd.DataFrame(read_lines(path))
+    frame = frame[
+        frame["set"].isin(chosen)
+        & frame["scale"].isin(scales)
+        & (frame["ensemble"] < ensembles)
+        & (frame["settings"] == frame["method"].map({method: settings_of(method) for method in methods}))
+    ]
+    return frame.drop_duplicates(["set", "scale", "ensemble", "method"], keep="last")
+
+
+def published() -> pd.DataFrame:
+    """The paper's two result tables: score, dataset, method, value (missing: out of memory)."""
+    return pd.read_csv(Path(__file__).with_name("published.csv"))
+
+
+def table(lines: pd.DataFrame, score: str) -> pd.DataFrame:
+    """Means over the ensembles: a row a set in the paper's order, a column a method and scaling; published beside.
+
+    ``better`` is plain CEHM with the scaling that serves the set better, as the paper does not say which it used.
+    """
+    means = lines.pivot_table(index="set", columns=["method", "scale"], values=score, aggfunc="mean", sort=False)
+    paper = published()
+    known = paper[(paper["score"] == score.upper()) & (paper["method"] == "CEHM")].set_index("dataset")["value"]
+    found = pd.DataFrame(index=by_paper(means.index))
+    found["published"] = [known.get(PUBLISHED_AS.get(name, name), np.nan) for name in found.index]
+    for method in METHODS:
+        if method in means:
+            for scale in SCALES:
+                if scale in means[method]:
+                    found[f"{method} {scale}"] = means[method][scale]
+    if "plain" in means:
+        found["better"] = found.filter(like="plain").max(axis=1)
+        found["difference"] = found["better"] - found["published"]
+    return found
+
+
+def by_paper(names: Iterable[str]) -> list[str]:
+    """Names of sets in the order of the paper's tables, others behind them."""
+    return sorted(names, key=lambda name: (PAPER_SETS.index(name) if name in PAPER_SETS else len(PAPER_SETS), name))
+
+
+def markdown(found: pd.DataFrame, score: str) -> str:
+    """A table for people, with the means over all sets last."""
+    rows = [f"| set | {' | '.join(found.columns)} |", "|---" * (len(found.columns) + 1) + "|"]
+    # A mean over sets that lack one of the columns would not compare.
+    for name, values in [*found.iterrows(), (f"mean {score.upper()}", found.mean(skipna=False))]:
+        cells = [
+            "–" if np.isnan(value) else f"{value:+.4f}" if column == "difference" else f"{value:.4f}"
+            for column, value in zip(found.columns, values, strict=True)
+        ]
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
+
+
+def write_tables(lines: pd.DataFrame, folder: Path) -> dict[str, pd.DataFrame]:
+    """Write both tables as CSV and as Markdown; returns them by score."""
+    tables = {score: table(lines, score) for score in SCORES}
+    for score, found in tables.items():
+        found.to_csv(folder / f"table_{score}.csv", index_label="set")
+        (folder / f"table_{score}.md").write_text(markdown(found, score))
+    return tables

@@ -1,0 +1,209 @@
+"""The paper's experiments on sets that come with scikit-learn: protocol, resuming, tables, figures, the command."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from sklearn.datasets import load_iris, make_blobs
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
+from cehm_dask import CEHM, paper_figures
+from cehm_dask import reproduce as paper
+from cehm_dask.cli import main
+
+COLUMNS = ["set", "scale", "ensemble", "method", "nmi", "ari", "agreement"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A folder with two sets: one of the paper's names, one of points in the plane."""
+    there = tmp_path / "data"
+    there.mkdir()
+    X, y = load_iris(return_X_y=True)
+    np.savez(there / "iris.npz", X=X, y=y)
+    X, y = make_blobs(200, centers=3, random_state=0)
+    np.savez(there / "flame.npz", X=X, y=y)
+    return there
+
+
+def run(folder, **wishes):
+    wishes = {"sets": ["iris"], "scales": ["standard"], "ensembles": 2, "methods": ["plain"], **wishes}
+    return paper.reproduce(None, folder, **wishes)
+
+
+def same(one, other):
+    one, other = (frame[COLUMNS].sort_values(COLUMNS[:4]).reset_index(drop=True) for frame in (one, other))
+    pd.testing.assert_frame_equal(one, other)
+
+
+def test_members__follow_the_papers_protocol():
+    labels = paper.draw_members(paper.load("iris", None), "minmax", 3)
+    clusters = labels.max(axis=0) + 1
+    assert labels.shape == (150, 30)
+    assert labels.min() == 0
+    assert 3 <= clusters.min() < clusters.max() <= 12  # [k, max(min(√n, 50), 1.5 k)]
+    assert not np.array_equal(labels, paper.draw_members(paper.load("iris", None), "minmax", 4))
+
+
+def test_members__are_drawn_once_and_anew_for_other_features(tmp_path):
+    iris = paper.load("iris", None)
+    first = paper.members(iris, "standard", 0, tmp_path)
+    (path,) = tmp_path.rglob("*.npy")
+    np.save(path, first[::-1])
+    np.testing.assert_array_equal(paper.members(iris, "standard", 0, tmp_path), first[::-1])
+    other = paper.Dataset("iris", iris.X[:, :3], iris.y)
+    assert not np.array_equal(paper.members(other, "standard", 0, tmp_path), first[::-1])
+
+
+@pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
+def test_lines__hold_the_scores_of_the_method(folder):
+    lines = run(folder, methods=["plain", "printed"])
+    truth = load_iris().target
+    for line in lines.to_dict("records"):
+        (path,) = (folder / "members").glob(f"iris-standard-*/{line['ensemble']:02d}.npy")
+        model = CEHM(3, random_state=line["ensemble"], **paper.METHODS[line["method"]])
+        labels = model.fit_predict(np.load(path))
+        assert line["nmi"] == normalized_mutual_info_score(truth, labels, average_method="geometric")
+        assert line["ari"] == adjusted_rand_score(truth, labels)
+    assert len(lines) == 4
+
+
+def test_reproduce__does_nothing_twice(folder, monkeypatch):
+    first = run(folder)
+    done = []
+    real = paper.run_task
+
+    def counted(task):
+        done.append((task.dataset, task.scale, task.ensemble, task.methods))
+        return real(task)
+
+    monkeypatch.setattr(paper, "run_task", counted)
+    same(run(folder), first)
+    assert done == []
+    run(folder, ensembles=3, methods=["plain", "printed"])
+    assert done == [("iris", "standard", i, m) for i, m in [(0, ("printed",)), (1, ("printed",))]] + [
+        ("iris", "standard", 2, ("plain", "printed"))
+    ]
+    same(run(folder), first)
+
+
+def test_reproduce__a_line_cut_off_or_of_other_settings_is_done_again(folder):
+    first = run(folder)
+    path = folder / "results.jsonl"
+    lines = paper.read_lines(path)
+    lines[0] |= {"settings": "others", "nmi": 7.0}
+    path.write_text(json.dumps(lines[0]) + "\n" + json.dumps(lines[1])[:40])
+    same(run(folder), first)
+
+
+def test_reproduce__lines_of_other_data_do_not_count(data, folder):
+    wishes = {"sets": ["iris"], "scales": ["standard"], "ensembles": 1, "methods": ["plain"]}
+    before = paper.reproduce(data, folder, **wishes)
+    X, y = load_iris(return_X_y=True)
+    np.savez(data / "iris.npz", X=X[:, :2], y=y)
+    paper.load.cache_clear()
+    after = paper.reproduce(data, folder, **wishes)
+    assert len(after) == 1
+    assert after["nmi"].item() < before["nmi"].item()
+
+
+@pytest.mark.slow
+def test_reproduce__processes_give_the_same(folder, tmp_path):
+    same(run(folder, workers=2), run(tmp_path / "other"))
+
+
+def test_table__means_beside_the_published_numbers():
+    lines = pd.DataFrame(
+        [
+            {"set": name, "scale": scale, "method": method, "nmi": value + shift}
+            for name, scale, method, value in [
+                ("wine", "standard", "plain", 0.8),
+                ("wine", "minmax", "plain", 0.9),
+                ("iris", "standard", "plain", 0.7),
+                ("iris", "minmax", "plain", 0.6),
+                ("iris", "minmax", "default", 0.75),
+            ]
+            for shift in (-0.1, 0.1)
+        ]
+    )
+    found = paper.table(lines, "nmi")
+    assert list(found.index) == ["iris", "wine"]
+    assert found["published"].tolist() == [0.7456, 0.9039]
+    np.testing.assert_allclose(found["better"], [0.7, 0.9])
+    np.testing.assert_allclose(found["difference"], [0.7 - 0.7456, 0.9 - 0.9039])
+    np.testing.assert_allclose(found["default minmax"], [0.75, np.nan])
+    text = paper.markdown(found, "nmi").splitlines()
+    assert text[2].startswith("| iris | 0.7456 | 0.7000 | 0.6000 |")
+    assert text[-1].startswith("| mean NMI | 0.8248 |")
+    assert "| – |" in text[-1]  # a mean over some of the sets only is none
+
+
+def test_published__has_both_tables_of_twenty_sets():
+    counted = paper.published().groupby(["score", "method"])["dataset"].nunique()
+    assert (counted == 20).all()
+    assert set(counted.index.get_level_values("score")) == {"NMI", "ARI"}
+    names = {paper.PUBLISHED_AS.get(name, name) for name in paper.PAPER_SETS}
+    assert names == set(paper.published()["dataset"])
+
+
+@pytest.mark.parametrize(
+    ("wishes", "said"),
+    [
+        ({"methods": ["best"]}, "methods=best: expected plain"),
+        ({"scales": ["robust"]}, "scale=robust: expected standard, minmax"),
+        ({"sets": ["iris", "moons"]}, "sets moons are not with scikit-learn: there are iris"),
+        ({"ensembles": 0}, "ensembles=0"),
+    ],
+)
+def test_reproduce__refuses_what_it_does_not_know(folder, wishes, said):
+    with pytest.raises(ValueError, match=said):
+        run(folder, **wishes)
+    assert not folder.exists()
+
+
+def test_load__refuses_a_file_without_classes(data):
+    np.savez(data / "wine.npz", X=np.zeros((3, 2)))
+    with pytest.raises(ValueError, match=r"wine\.npz holds X: expected X"):
+        paper.load("wine", data)
+
+
+@pytest.mark.parametrize(("rounds", "shown"), [((4, 3), [0, 2, 3, 5, 6, 7]), ((0, 1), [0, 0, 0, 1, 1, 1])])
+def test_steps_shown__start_two_of_each_stage_and_the_end(rounds, shown):
+    stages = ["start", *["diffusion"] * rounds[0], *["adjustion"] * rounds[1]]
+    steps = [(stage, np.array([number])) for number, stage in enumerate(stages)]
+    assert [int(seen[0]) for _, seen in paper_figures.steps_shown(steps)] == shown
+
+
+def test_command__writes_tables_and_figures(data, folder):
+    words = ["reproduce", "--data", str(data), "-o", str(folder), "--ensembles", "1", "--workers", "1", "--quiet"]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    written = {path.name for path in folder.iterdir()}
+    assert written == {
+        "members",
+        "results.jsonl",
+        "table_nmi.csv",
+        "table_nmi.md",
+        "table_ari.csv",
+        "table_ari.md",
+        "convergence_standard.png",
+        "convergence_minmax.png",
+        "times.png",
+        "mechanism_flame.png",
+    }
+    table = pd.read_csv(folder / "table_nmi.csv", index_col="set")
+    assert table.index.tolist() == ["iris"]
+    assert table["plain standard"].item() > 0.6
+
+
+def test_command__names_the_folder_that_is_not_there(tmp_path):
+    done = CliRunner().invoke(main, ["reproduce", "--data", str(tmp_path / "none"), "-o", str(tmp_path / "out")])
+    assert done.exit_code == 2
+    assert "no such folder" in done.output
