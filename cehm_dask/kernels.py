@@ -69,6 +69,30 @@ def intersections(codes, offsets, table):  # type: ignore[no-untyped-def]
                         counters[_U(slots[r, j])] += np.int32(1)
 
 
+@_jit
+def weighted_intersections(codes, offsets, weights, table):  # type: ignore[no-untyped-def]
+    """As :func:`intersections`, with a whole number a row in place of 1; ``table`` and ``weights`` are int64."""
+    rows, members = codes.shape
+    strip = 2048
+    group = _U(4)
+    slots = np.empty((strip, members), np.uint32)
+    for first in range(0, rows, strip):
+        height = min(strip, rows - first)
+        for r in range(_U(height)):
+            for j in range(_U(members)):
+                slot = _U(codes[_U(first) + r, j]) + offsets[j]
+                slots[r, j] = slot
+                table[slot, slot] += weights[_U(first) + r]
+        for i in range(_U(members)):
+            for j0 in range(i + _U(1), _U(members), group):
+                j1 = min(_U(members), j0 + group)
+                for r in range(_U(height)):
+                    sums = table[_U(slots[r, i])]
+                    weight = weights[_U(first) + r]
+                    for j in range(j0, j1):
+                        sums[_U(slots[r, j])] += weight
+
+
 # The three widths are written out: accumulators must be separate scalars to live in registers. An array of
 # accumulators indexed in the loop is two to three times slower.
 
@@ -230,12 +254,13 @@ def degrees(codes, offsets, weights, out):  # type: ignore[no-untyped-def]
     Only for results that are n × k by nature (soft membership); the stages use :func:`belonging`.
     """
     rows, members = codes.shape
-    for r in range(rows):
-        for e in range(weights.shape[1]):
-            total = 0.0
-            for j in range(members):
-                total += weights[_U(codes[r, j]) + offsets[j], e]
-            out[r, e] = total
+    for r in range(_U(rows)):
+        sums = out[r]
+        sums[:] = 0.0
+        for j in range(_U(members)):
+            row = weights[_U(codes[r, j]) + offsets[j]]
+            for e in range(_U(weights.shape[1])):
+                sums[e] += row[e]
 
 
 @_jit

@@ -1,0 +1,163 @@
+"""What the rivals that are linear in n ask of the rows: counts, votes, labels, block by block on the engine.
+
+Below the methods, above the engine: a method is arithmetic on small tables between two or three of these sweeps.
+Every table is a sum of whole numbers and every row's label a function of that row alone, so neither blocks nor
+workers change a label, as with CEHM itself.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cehm_dask import kernels
+from cehm_dask.engine import Engine, Run
+from cehm_dask.intersections import Hyperedges, hyperedges_of, intersections
+from cehm_dask.job import Where
+from cehm_dask.labels import Codes, Labels
+from cehm_dask.machine import Machine, cluster_machine, this_machine
+from cehm_dask.plan import Budget, BudgetError, Params, check_fit, format_bytes, make_budget
+
+Floats = NDArray[np.float64]
+Found = NDArray[np.int16]
+Pieces = Callable[..., Iterator[tuple[int, Found]]]
+"""Labels of a run of rows, a block at a time: (first row, labels)."""
+
+WEIGHT = 1 << 30
+"""Weights of rows are counted in units of 1/WEIGHT: whole numbers, which add up the same in any order."""
+
+
+def machine_of(where: Where) -> Machine:
+    """Who works, and with how many bytes."""
+    if where.client is None:
+        return this_machine(where.memory, where.threads)
+    return cluster_machine(where.client, where.memory)
+
+
+def settle(labels: Labels, n_clusters: int, where: Where, *, kept: int, scratch: int, tables: int) -> Budget:
+    """The budget of a method that is linear in n, or a refusal.
+
+    Parameters
+    ----------
+    kept : int
+        Bytes a row worth keeping between sweeps; computed again where they do not fit.
+    scratch : int
+        Bytes a row of a block that is being worked on.
+    tables : int
+        Numbers (eight bytes each) for every two hyperedges.
+    """
+    check_fit(Params(n_clusters), labels.n_samples)
+    machine = machine_of(where)
+    budget = make_budget(
+        labels.shape,
+        [n_clusters],
+        allowed=machine.allowed,
+        taken=machine.taken,
+        processes=machine.processes,
+        threads=machine.threads,
+        block_rows=where.block_rows,
+    )
+    terms = {**budget.terms, "kept assignments": 0, "kept labels": 0}
+    terms["scratch of blocks"] = machine.threads * budget.block_rows * scratch
+    terms["tables of hyperedges"] = 8 * tables * labels.n_slots**2
+    needed = sum(terms.values())
+    if needed > machine.allowed:
+        raise BudgetError(
+            f"memory={format_bytes(machine.allowed)} allowed < {format_bytes(needed)} projected, of which "
+            f"{format_bytes(terms['tables of hyperedges'])} for tables of {labels.n_slots} base clusters: "
+            "allow more memory, or use fewer base clusters"
+        )
+    share = -(-labels.n_samples // machine.processes)
+    keep_state = needed + share * kept <= machine.allowed
+    terms["kept assignments"] = share * kept if keep_state else 0
+    needed += terms["kept assignments"]
+    keep_labels = budget.stored and needed + share * budget.label_bytes_a_row <= machine.allowed
+    terms["kept labels"] = share * budget.label_bytes_a_row if keep_labels else 0
+    return replace(budget, terms=terms, keep_state=keep_state, state_bytes_a_row=kept, keep_labels=keep_labels)
+
+
+@contextmanager
+def counted(
+    labels: Labels, n_clusters: int, where: Where, *, kept: int = 0, scratch: int = 0, tables: int = 8
+) -> Iterator[tuple[Engine, Hyperedges]]:
+    """An engine for the labels, and what its first sweep counts: the hyperedges and their intersections."""
+    budget = settle(labels, n_clusters, where, kept=kept, scratch=scratch, tables=tables)
+    with Engine(labels, budget, where.client) as engine:
+        hyperedges = hyperedges_of(labels, *intersections(engine))
+        check_fit(Params(n_clusters), hyperedges.n_speaking, hyperedges.n_hyperedges)
+        yield engine, hyperedges
+
+
+def jaccard(hyperedges: Hyperedges) -> Floats:
+    """Jaccard similarity of every two hyperedges: samples shared, of those in either. The diagonal is 0."""
+    shared = hyperedges.intersections.astype(np.float64)
+    sizes = hyperedges.sizes.astype(np.float64)
+    similarity = shared / (sizes[:, None] + sizes[None, :] - shared)
+    np.fill_diagonal(similarity, 0.0)
+    return similarity
+
+
+def spoken(run: Run, codes: Codes) -> NDArray[np.bool_] | None:
+    """Rows that some member says something about; None: all."""
+    return np.asarray(codes.any(axis=1)) if run.labels.silent else None
+
+
+def weighted_table(engine: Engine, hyperedges: Hyperedges, degrees: Floats) -> Floats:
+    """Bᵀ diag(1/d) B, where the degree d of a row is the sum of ``degrees`` over its hyperedges. One sweep."""
+    column = hyperedges.to_slots(degrees[:, None])
+    upper = engine.sweep("weighted intersections", _weigh, _add, column)
+    table = (upper + np.triu(upper, 1).T)[np.ix_(hyperedges.slots, hyperedges.slots)]
+    return table / WEIGHT
+
+
+def _weigh(run: Run, column: Floats) -> NDArray[np.int64]:
+    table = np.zeros((run.n_slots, run.n_slots), np.int64)
+    for block in run.blocks():
+        degree = np.empty((block.n_rows, 1))
+        kernels.degrees(block.codes, run.offsets, column, degree)
+        weights = np.rint(WEIGHT / np.where(degree > 0, degree, np.inf)).astype(np.int64)
+        kernels.weighted_intersections(block.codes, run.offsets, weights[:, 0], table)
+    return table
+
+
+def _add(tables: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    return np.asarray(np.sum(tables, axis=0))
+
+
+def vote(engine: Engine, hyperedges: Hyperedges, votes: Floats) -> Found:
+    """Each row to the cluster with the largest sum of votes (n_hyperedges × k, none negative); ties: the lowest."""
+    return collect(engine, _voted, kernels.padded(hyperedges.to_slots(votes)))
+
+
+def _voted(run: Run, table: Floats) -> Iterator[tuple[int, Found]]:
+    for block in run.blocks():
+        best, margin = np.empty((1, block.n_rows), np.int16), np.empty((1, block.n_rows))
+        kernels.belonging(block.codes, run.offsets, table, np.array([0, table.shape[1]]), best, margin)
+        some = spoken(run, block.codes)
+        yield block.first_row, best[0] if some is None else np.where(some, best[0], np.int16(-1))
+
+
+def collect(engine: Engine, pieces: Pieces, *args: Any) -> Found:
+    """Labels of all rows in one sweep; threads of this process fill the array in place."""
+    if engine.client is not None:
+        return engine.sweep("result", _gather, _join, pieces, args)
+    found = np.empty(engine.labels.n_samples, np.int16)
+    engine.sweep("result", _fill, len, pieces, args, found)
+    return found
+
+
+def _gather(run: Run, pieces: Pieces, args: tuple[Any, ...]) -> Found:
+    return np.concatenate([labels for _, labels in pieces(run, *args)])
+
+
+def _join(parts: Sequence[Found]) -> Found:
+    return np.concatenate(parts)
+
+
+def _fill(run: Run, pieces: Pieces, args: tuple[Any, ...], found: Found) -> int:
+    for first_row, labels in pieces(run, *args):
+        found[first_row : first_row + len(labels)] = labels
+    return 0

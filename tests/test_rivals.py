@@ -1,0 +1,370 @@
+"""The rivals: every step against plain numpy on dense matrices, every method against blocks and workers."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cehm_dask.job import Where
+from cehm_dask.labels import as_labels
+from cehm_dask.plan import BudgetError
+from cehm_dask.rivals import METHODS, ecpcs_mc, lloyd, random_walk, rows, transfer_cut, voting, wct, wtq
+from cehm_dask.rivals.link import refined
+
+LINEAR = [name for name, method in METHODS.items() if method.largest_n is None]
+
+every_method = pytest.mark.parametrize("name", METHODS)
+linear_method = pytest.mark.parametrize("name", LINEAR)
+
+
+def make_ensemble(n=240, members=8, classes=3, noise=0.15, missing=0.0, seed=0):
+    """Labels whose members split the classes and err now and then, and the true classes."""
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(0, classes, n)
+    columns = []
+    for _ in range(members):
+        pieces = int(rng.integers(1, 4))
+        column = truth * pieces + rng.integers(0, pieces, n)
+        wrong = rng.random(n) < noise
+        column[wrong] = rng.integers(0, classes * pieces, wrong.sum())
+        columns.append(rng.permutation(classes * pieces)[column])
+    labels = np.stack(columns, axis=1)
+    labels[rng.random(labels.shape) < missing] = -1
+    return labels, truth
+
+
+def dense_incidence(labels):
+    """B (n × P), and the member of each column: one column for each label that occurs, -1 left out."""
+    columns, members = [], []
+    for j in range(labels.shape[1]):
+        for value in np.unique(labels[:, j][labels[:, j] >= 0]):
+            columns.append(labels[:, j] == value)
+            members.append(j)
+    return np.stack(columns, axis=1).astype(float), np.array(members)
+
+
+def dense_jaccard(B):
+    J = np.zeros((B.shape[1], B.shape[1]))
+    for x in range(B.shape[1]):
+        for y in range(B.shape[1]):
+            if x != y:
+                J[x, y] = np.minimum(B[:, x], B[:, y]).sum() / np.maximum(B[:, x], B[:, y]).sum()
+    return J
+
+
+def same_partition(one, other):
+    """Whether two labellings agree up to the names of the clusters, in both directions."""
+    pairs = set(zip(one.tolist(), other.tolist(), strict=True))
+    return len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
+
+
+@pytest.fixture(scope="module")
+def gappy():
+    """A small ensemble with missing labels and two rows without any."""
+    labels, _ = make_ensemble(n=90, missing=0.2, seed=3)
+    labels[[5, 60]] = -1
+    return labels
+
+
+@pytest.fixture(scope="module")
+def gappy_tables(gappy):
+    """Its hyperedges, as a method sees them."""
+    with rows.counted(as_labels(gappy), 3, Where(block_rows=7, threads=2)) as (engine, hyperedges):
+        yield engine, hyperedges
+
+
+# all methods alike
+
+
+@every_method
+def test_method__finds_clear_classes(name):
+    labels, truth = make_ensemble(noise=0.05)
+    found = METHODS[name](labels, 3, seed=1)
+    assert found.dtype == np.int16
+    assert found.shape == (240,)
+    agree = sum(np.bincount(truth[found == e]).max() for e in set(found.tolist())) / 240
+    assert agree > 0.95
+
+
+@every_method
+def test_method__same_seed_same_labels(name):
+    labels, _ = make_ensemble(missing=0.1)
+    assert np.array_equal(METHODS[name](labels, 3, seed=5), METHODS[name](labels, 3, seed=5))
+
+
+@every_method
+def test_method__rows_without_labels_get_minus_one(name, gappy):
+    found = METHODS[name](gappy, 3)
+    assert np.flatnonzero(found < 0).tolist() == [5, 60]
+    assert found.max() < 3
+
+
+@every_method
+def test_method__one_cluster_holds_all(name):
+    labels, _ = make_ensemble(n=50)
+    assert METHODS[name](labels, 1).tolist() == [0] * 50
+
+
+@every_method
+def test_method__more_clusters_than_samples_are_refused(name):
+    with pytest.raises(ValueError, match="n_clusters=5 > n_samples=4"):
+        METHODS[name](np.array([[0, 1], [1, 0], [0, 0], [1, 1]]), 5)
+
+
+@every_method
+def test_method__says_who_it_is(name):
+    method = METHODS[name]
+    assert method.name == name
+    assert method.title
+    assert method.description
+    assert any(character.isdigit() for character in method.reference)
+
+
+def test_registry__imports_nothing_heavy():
+    probe = "import sys, cehm_dask.rivals as r; assert r.METHODS; print('numpy' in sys.modules, 'scipy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+# the linear ones: blocks and workers change nothing
+
+
+@linear_method
+@settings(max_examples=8)
+@given(
+    seed=st.integers(0, 99),
+    missing=st.sampled_from([0.0, 0.2]),
+    block_rows=st.integers(1, 130),
+    threads=st.integers(1, 3),
+)
+def test_linear_method__same_labels_whatever_the_blocks(name, seed, missing, block_rows, threads):
+    labels, _ = make_ensemble(n=120, noise=0.4, missing=missing, seed=seed)
+    whole = METHODS[name](labels, 4, seed=seed, where=Where(threads=1))
+    split = METHODS[name](labels, 4, seed=seed, where=Where(block_rows=block_rows, threads=threads))
+    assert np.array_equal(whole, split)
+
+
+@linear_method
+def test_linear_method__same_labels_from_a_store_that_is_read_again(name, tmp_path, monkeypatch):
+    from cehm_dask.ingest import ingest
+
+    labels, _ = make_ensemble(n=3000, noise=0.3, missing=0.05)
+    np.save(tmp_path / "labels.npy", labels)
+    ingest(tmp_path / "labels.npy", str(tmp_path / "ensemble.zarr"))
+    in_memory = METHODS[name](labels, 3)
+    settle = rows.settle
+    monkeypatch.setattr(rows, "settle", lambda *args, **sizes: settle(*args, **{**sizes, "kept": 1 << 40}))
+    assert np.array_equal(METHODS[name](str(tmp_path / "ensemble.zarr"), 3), in_memory)
+
+
+@linear_method
+def test_linear_method__same_labels_on_a_cluster(name, two_processes):
+    labels, _ = make_ensemble(n=2000, noise=0.3, missing=0.05)
+    here = METHODS[name](labels, 3)
+    there = METHODS[name](labels, 3, where=Where(client=two_processes, block_rows=300))
+    assert np.array_equal(here, there)
+
+
+@linear_method
+def test_linear_method__too_little_memory_is_refused_before_work(name):
+    labels, _ = make_ensemble(n=50)
+    with pytest.raises(BudgetError, match="projected"):
+        METHODS[name](labels, 3, where=Where(memory="1MiB"))
+
+
+# steps against dense matrices
+
+
+def test_weighted_table__is_the_dense_product(gappy, gappy_tables):
+    engine, hyperedges = gappy_tables
+    B, _ = dense_incidence(gappy)
+    degrees = np.random.default_rng(0).uniform(1, 2, B.shape[1])
+    d = B @ degrees
+    expected = B.T @ (np.where(d > 0, 1 / np.where(d > 0, d, 1), 0)[:, None] * B)
+    assert np.allclose(rows.weighted_table(engine, hyperedges, degrees), expected, rtol=1e-7)
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.2])
+def test_affinity__is_that_of_the_transfer_cut(missing):
+    labels, _ = make_ensemble(n=80, missing=missing)
+    B, _ = dense_incidence(labels)
+    with rows.counted(as_labels(labels), 3, Where()) as (engine, hyperedges):
+        table = transfer_cut.affinity(engine, hyperedges)
+        sweeps = engine.sweeps
+    d = np.maximum(B.sum(axis=1), 1e-10)
+    assert np.allclose(table, B.T @ (B / d[:, None]), rtol=1e-7)
+    assert sweeps == (1 if missing == 0 else 2)  # without gaps the intersections say it all
+
+
+def test_leading_vectors__are_those_of_the_normalised_graph():
+    rng = np.random.default_rng(0)
+    A = rng.random((12, 12))
+    A = A + A.T
+    values, vectors, degrees = transfer_cut.leading_vectors(A, 4)
+    N = A / np.sqrt(np.outer(A.sum(1), A.sum(1)))
+    assert np.allclose(N @ vectors, vectors * values)
+    assert np.allclose(values, np.sort(np.linalg.eigvalsh(N))[::-1][:4])
+    assert np.allclose(degrees, A.sum(axis=1))
+
+
+def dense_transfer_cut(B, k):
+    """Embedding by the description of U-SENC, on dense matrices."""
+    d = np.maximum(B.sum(axis=1), 1e-10)
+    W = B.T @ (B / d[:, None])
+    D = W.sum(axis=1)
+    _, vectors = np.linalg.eigh(W / np.sqrt(np.outer(D, D)))
+    E = (B / d[:, None]) @ (vectors[:, ::-1][:, :k] / np.sqrt(D)[:, None])
+    return E / (np.linalg.norm(E, axis=1, keepdims=True) + 1e-10)
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.15])
+def test_usenc__is_a_k_means_optimum_of_the_dense_embedding(missing):
+    labels, _ = make_ensemble(n=300, noise=0.3, missing=missing, seed=2)
+    labels = labels[(labels >= 0).any(axis=1)]
+    found = METHODS["usenc"](labels, 3, seed=0)
+    E = dense_transfer_cut(dense_incidence(labels)[0], 3)
+    centres = np.stack([E[found == e].mean(axis=0) for e in range(3)])
+    distances = ((E[:, None] - centres) ** 2).sum(axis=2)
+    assert np.array_equal(distances.argmin(axis=1), found)
+
+
+def test_usenc__equals_a_dense_run_with_scikit_learns_k_means():
+    from sklearn.cluster import KMeans
+
+    labels, _ = make_ensemble(n=300, noise=0.2, seed=4)
+    E = dense_transfer_cut(dense_incidence(labels)[0], 3)
+    assert same_partition(METHODS["usenc"](labels, 3), KMeans(3, n_init=5, random_state=0).fit_predict(E))
+
+
+def test_hbgf__is_a_k_means_optimum_of_samples_and_clusters_together():
+    labels, _ = make_ensemble(n=200, noise=0.3, seed=6)
+    found = METHODS["hbgf"](labels, 3)
+    B, _ = dense_incidence(labels)
+    n, P = B.shape
+    W = np.block([[np.zeros((n, n)), B], [B.T, np.zeros((P, P))]])
+    d = W.sum(axis=1)
+    _, vectors = np.linalg.eigh(W / np.sqrt(np.outer(d, d)))
+    U = vectors[:, ::-1][:, :3]
+    U = U / np.linalg.norm(U, axis=1, keepdims=True)
+    # Clusters go where their samples' centres are nearest; a few rounds settle which.
+    assigned = np.concatenate((found, np.full(P, -1)))
+    centres = np.stack([U[:n][found == e].mean(axis=0) for e in range(3)])
+    for _ in range(50):
+        assigned = ((U[:, None] - centres) ** 2).sum(axis=2).argmin(axis=1)
+        centres = np.stack([U[assigned == e].mean(axis=0) for e in range(3)])
+    assert np.array_equal(assigned[:n], found)
+
+
+def test_points__sum_exactly_in_any_order():
+    points = lloyd.unit_points(np.random.default_rng(0).normal(size=(5000, 3))).astype(np.float64)
+    order = np.random.default_rng(1).permutation(5000)
+    forward, other = 0.0, 0.0
+    for a, b in zip(points[0], points[0][order], strict=True):
+        forward, other = forward + a, other + b
+    assert forward == other
+    assert np.allclose(np.linalg.norm(points, axis=0), 1.0, atol=1e-6)
+
+
+def test_jaccard__is_the_dense_one(gappy, gappy_tables):
+    _, hyperedges = gappy_tables
+    assert np.allclose(rows.jaccard(hyperedges), dense_jaccard(dense_incidence(gappy)[0]))
+
+
+@pytest.mark.parametrize("method", ["wct", "wtq"])
+def test_link_based__refined_matrix_is_that_of_the_definition(gappy, gappy_tables, method):
+    _, hyperedges = gappy_tables
+    B, members = dense_incidence(gappy)
+    w = dense_jaccard(B)
+    w[members[:, None] == members[None, :]] = 0.0
+    P = len(w)
+    value = np.zeros((P, P))
+    for x in range(P):
+        for y in range(P):
+            if x != y and members[x] == members[y]:
+                for z in range(P):
+                    if method == "wct":
+                        value[x, y] += min(w[x, z], w[y, z])
+                    elif w[x, z] > 0 and w[y, z] > 0:
+                        value[x, y] += 1 / w[z].sum()
+    expected = 0.9 * value / value.max() + np.eye(P)
+    found = refined(hyperedges, wct.weighted_connected_triples if method == "wct" else wtq.weighted_triple_quality)
+    assert np.allclose(found, expected)
+
+
+@pytest.mark.parametrize("method", ["wct", "wtq"])
+def test_link_based__is_a_k_means_optimum_of_the_dense_embedding(method):
+    labels, _ = make_ensemble(n=200, noise=0.3, missing=0.05, seed=8)
+    found = METHODS[method](labels, 3)
+    with rows.counted(as_labels(labels), 3, Where()) as (_, hyperedges):
+        similarity = wct.weighted_connected_triples if method == "wct" else wtq.weighted_triple_quality
+        mix = refined(hyperedges, similarity)
+    E = dense_transfer_cut(dense_incidence(labels)[0] @ mix, 3)
+    centres = np.stack([E[found == e].mean(axis=0) for e in range(3)])
+    assert np.array_equal(((E[:, None] - centres) ** 2).sum(axis=2).argmin(axis=1), found)
+
+
+@pytest.mark.parametrize("density", [0.02, 0.6])
+@pytest.mark.parametrize("steps", [1, 2, 5, 20])
+def test_trajectory_similarity__is_the_sum_over_all_steps(density, steps):
+    rng = np.random.default_rng(0)
+    weights = np.where(rng.random((60, 60)) < density, rng.random((60, 60)), 0.0)
+    weights = np.maximum(weights, weights.T)
+    weights[7] = weights[:, 7] = 0.0
+    P = weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300)
+    R = sum(np.linalg.matrix_power(P, t) @ np.linalg.matrix_power(P, t).T for t in range(1, steps + 1))
+    alone = ~weights.any(axis=1)
+    expected = R / np.sqrt(np.outer(np.where(alone, 1, R.diagonal()), np.where(alone, 1, R.diagonal())))
+    expected[alone] = expected[:, alone] = 0.25
+    found = random_walk.trajectory_similarity(random_walk.transitions(weights.copy()), steps, 0.25)
+    assert np.allclose(found, expected, atol=1e-12)
+
+
+def test_normalised_cut__separates_what_hardly_touches():
+    similarity = np.full((9, 9), 1e-3)
+    for part in (slice(0, 2), slice(2, 5), slice(5, 9)):
+        similarity[part, part] = 1.0
+    groups = ecpcs_mc.normalised_cut(similarity, 3)
+    assert same_partition(groups, np.array([0, 0, 1, 1, 1, 2, 2, 2, 2]))
+
+
+def test_shares__a_group_has_one_vote_in_all():
+    votes = ecpcs_mc.shares(np.array([0, 2, 2, 0, 2]), 3)
+    assert votes.sum(axis=0).tolist() == pytest.approx([1.0, 0.0, 1.0])
+    assert votes[0].tolist() == [0.5, 0.0, 0.0]
+
+
+def test_voting__by_hand():
+    # Member 0 (2 clusters) is the reference: a = {0, 1, 2}, b = {3, 4}. Of the others, member 1 has the higher
+    # entropy (3 clusters) and comes first: {0, 1} → a, {2, 3} → half a, half b, {4} → b. So samples have got
+    # a: 2, 2, 1.5, .5, 0 and b: 0, 0, .5, 1.5, 2, and member 2's {0, 1} and {2, 3, 4} follow.
+    labels = np.array([[0, 0, 0], [0, 0, 0], [0, 1, 1], [1, 1, 1], [1, 2, 1]])
+    with rows.counted(as_labels(labels), 2, Where()) as (_, hyperedges):
+        votes = voting.cumulative_votes(hyperedges, 2)
+    third = 2.0 / 6.0
+    expected = [[1, 0], [0, 1], [1, 0], [0.5, 0.5], [0, 1], [1, 0], [third, 1 - third]]
+    assert np.allclose(votes, expected)
+    assert METHODS["voting"](labels, 2).tolist() == [0, 0, 0, 1, 1]
+
+
+def test_voting__a_reference_with_too_many_clusters_is_joined_to_k():
+    # All members have four clusters; in the others 0 and 1 are mixed, as are 2 and 3.
+    first = np.repeat([0, 1, 2, 3], 6)
+    rng = np.random.default_rng(0)
+    others = [np.where(first < 2, rng.integers(0, 2, 24), rng.integers(2, 4, 24)) for _ in range(4)]
+    found = METHODS["voting"](np.stack([first, *others], axis=1), 2)
+    assert same_partition(found, (first >= 2).astype(int))
+
+
+def test_sec__is_a_fixed_point_of_the_dense_weighted_k_means():
+    labels, _ = make_ensemble(n=300, noise=0.3, missing=0.1, seed=9)
+    labels = labels[(labels >= 0).any(axis=1)]
+    found = METHODS["sec"](labels, 3)
+    B, _ = dense_incidence(labels)
+    w = B @ B.sum(axis=0)
+    X = B / w[:, None]
+    centres = np.stack([np.average(X[found == e], axis=0, weights=w[found == e]) for e in range(3)])
+    distances = ((X[:, None] - centres) ** 2).sum(axis=2)
+    assert np.allclose(distances[np.arange(len(X)), found], distances.min(axis=1), rtol=1e-9)
