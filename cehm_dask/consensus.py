@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.adjustion import adjustion
+from cehm_dask.choice import Survey, survey
 from cehm_dask.diffusion import diffusion
 from cehm_dask.engine import Engine
 from cehm_dask.evaluation import agreement, member_agreement
@@ -52,6 +53,10 @@ class Solution:
     agreement: float
     restarts: int
     """Starts that were run for this k."""
+    margin: float | None = None
+    """Its mean; None where one problem was run: the result tells."""
+    stability: float | None = None
+    """Mean NMI between the starts; None where one was asked for."""
 
     @property
     def n_clusters_found(self) -> int:
@@ -119,7 +124,11 @@ def consensus(
     problems = _problems(hyperedges, problems_of, seed, store)
     watch.lap("medoids")
     _solve(engine, problems, watch, store, record, progress)
-    solutions = tuple(_best(problems, params) for params in problems_of)
+    found = None
+    if len(problems) > 1:
+        found = survey(engine, problems)
+        watch.lap("survey")
+    solutions = tuple(_best(problems, params, found) for params in problems_of)
     result = Consensus(
         solutions,
         max(solutions, key=lambda solution: solution.agreement),
@@ -280,13 +289,18 @@ def _event(engine: Engine, problem: Problem, stage: str) -> Event:
     return Event(problem.number, stage, problem.round, problem.assigned, problem.moved, n, loss, engine.sweeps)
 
 
-def _best(problems: Sequence[Problem], params: Params) -> Solution:
+def _best(problems: Sequence[Problem], params: Params, found: Survey | None) -> Solution:
     """The preferred start of one value of k; the earlier one on a tie."""
     starts = [problem for problem in problems if problem.params.n_clusters == params.n_clusters]
     scores = [agreement(problem.hyperedges, problem.counts) for problem in starts]
     ranks = scores if params.choose == "agreement" else [-problem.losses[-1] for problem in starts]
     best = int(np.argmax(ranks))
-    return Solution(starts[best], scores[best], len(starts))
+    margin = None if found is None else found.margins[starts[best].number]
+    stability = None
+    if params.restarts > 1:
+        # One start where several were asked for: every seed led to the same medoids.
+        stability = 1.0 if found is None or len(starts) == 1 else found.stability[params.n_clusters]
+    return Solution(starts[best], scores[best], len(starts), margin, stability)
 
 
 def _warn_about_members(hyperedges: Hyperedges, names: Sequence[str]) -> None:

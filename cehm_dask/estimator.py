@@ -74,8 +74,9 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         NMI between members.
     cluster_sizes_ : (n_clusters,) int64
         Samples in each cluster.
-    scan_ : dict of int to float
-        Agreement with the members for every number of clusters that was run.
+    scan_ : dict of int to dict
+        For every number of clusters that was run, its kept start: n_clusters_found, agreement with the members, loss,
+        mean margin, stability (mean NMI between restarts; None with one start) and the number of restarts.
     n_clusters_ : int
         Clusters of the result.
     n_clusters_found_ : int
@@ -176,7 +177,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.growth_ = tuple(problem.growth)
         self.n_rounds_ = problem.round
         self.agreement_ = result.chosen.agreement
-        self.scan_ = {s.problem.params.n_clusters: s.agreement for s in result.solutions}
+        self.scan_ = {record["n_clusters"]: record for record in outcome.scan}
         self.member_agreement_ = result.member_agreement
         self.n_clusters_ = problem.params.n_clusters
         self.n_clusters_found_ = result.chosen.n_clusters_found

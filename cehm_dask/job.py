@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cehm_dask.choice import margin_units, mean_margin
 from cehm_dask.consensus import Consensus, Progress, Record, consensus
 from cehm_dask.engine import Engine, Run
 from cehm_dask.labels import Labels
-from cehm_dask.machine import cluster_machine, peak_bytes, this_machine
+from cehm_dask.machine import Machine, cluster_machine, peak_bytes, this_machine
 from cehm_dask.plan import Budget, Params, expected_sweeps, format_bytes, make_budget
 from cehm_dask.rounds import Order, harvest_blocks
 from cehm_dask.store import ConsensusStore, ResultWriter, open_consensus
@@ -53,16 +54,22 @@ class Outcome:
     labels: Any
     margin: Any
     sizes: NDArray[np.int64]
+    scan: list[dict[str, Any]]
+    """A record for every number of clusters that was run: how its kept start came out."""
     sweeps: int
     budget: Budget
 
 
+def machine_of(where: Where) -> Machine:
+    """Processes, threads and memory of those who do the work."""
+    if where.client is None:
+        return this_machine(where.memory, where.threads)
+    return cluster_machine(where.client, where.memory)
+
+
 def budget_of(labels: Labels, params: Params, ks: Sequence[int], where: Where) -> Budget:
     """Settle blocks, runs and bytes, or refuse."""
-    if where.client is None:
-        machine = this_machine(where.memory, where.threads)
-    else:
-        machine = cluster_machine(where.client, where.memory)
+    machine = machine_of(where)
     return make_budget(
         labels.shape,
         [k for k in ks for _ in range(params.restarts)],
@@ -106,9 +113,10 @@ def cluster(
             reads = not budget.keep_state
             if store is None:
                 found, margin = _result(engine, order, reads)
+                mean = mean_margin(margin_units(margin, params.belonging), result.chosen.problem)
                 margin /= labels.n_members
                 sizes = np.bincount(found[found >= 0], minlength=order.clusters)
-                return Outcome(result, found, margin, sizes, engine.sweeps, budget)
+                return Outcome(result, found, margin, sizes, _scan(result, mean), engine.sweeps, budget)
             return _store_result(engine, store, result, order, reads)
     finally:
         if store is not None:
@@ -178,10 +186,14 @@ def _store_result(engine: Engine, store: ConsensusStore, result: Consensus, orde
     labels, problem = engine.labels, result.chosen.problem
     aligned = labels.align_rows > 1
     writer = store.create_result(labels.n_samples, labels.align_rows if aligned else RESULT_CHUNK_ROWS)
+    belonging = problem.params.belonging
     if aligned:
-        histogram = engine.sweep("result", _write_run, _add, order, writer, labels.n_members, reads=reads)
+        histogram, units = engine.sweep(
+            "result", _write_run, _add, order, writer, labels.n_members, belonging, reads=reads
+        )
     else:
         found, margin = _result(engine, order, reads)
+        units = margin_units(margin, belonging)
         histogram = np.zeros((order.clusters, MARGIN_BINS), np.int64)
         for start in range(0, labels.n_samples, writer.chunk_rows):
             rows = slice(start, start + writer.chunk_rows)
@@ -193,27 +205,33 @@ def _store_result(engine: Engine, store: ConsensusStore, result: Consensus, orde
     store.save_table("margin_histogram", histogram)
     store.save_table("member_agreement", result.member_agreement)
     store.save_table("hyperedge_member", result.hyperedges.members.astype(np.int64))
-    store.finish(_facts(engine, result))
+    scan = _scan(result, mean_margin(units, problem))
+    store.finish({**_facts(engine, result), "scan": scan})
     stored = open_consensus(store.url)
-    return Outcome(result, stored.array("labels"), stored.array("margin"), sizes, engine.sweeps, engine.budget)
+    return Outcome(result, stored.array("labels"), stored.array("margin"), sizes, scan, engine.sweeps, engine.budget)
 
 
-def _write_run(run: Run, order: Order, writer: ResultWriter, n_members: int) -> NDArray[np.int64]:
-    """Write a run's labels and margins chunk by chunk; returns the margins' histogram by cluster."""
-    histogram = np.zeros((order.clusters, MARGIN_BINS), np.int64)
+Written = tuple[NDArray[np.int64], int]
+"""Histogram of the margins by cluster, and their sum in whole units."""
+
+
+def _write_run(run: Run, order: Order, writer: ResultWriter, n_members: int, belonging: str) -> Written:
+    """Write a run's labels and margins chunk by chunk."""
+    histogram, units = np.zeros((order.clusters, MARGIN_BINS), np.int64), 0
     labels: list[NDArray[np.int16]] = []
     margins: list[NDArray[np.float64]] = []
     start, held = run.first_row, 0
     for _, found, margin in harvest_blocks(run, order):
         labels.append(found)
         margins.append(margin / n_members)
+        units += margin_units(margin, belonging)
         held += len(found)
         # Blocks divide the chunks of the store they are read from, and those the chunks of the result.
         if held == min(writer.chunk_rows, run.last_row - start):
             histogram += _write_chunk(writer, start, np.concatenate(labels), np.concatenate(margins), order.clusters)
             start, held = start + held, 0
             labels, margins = [], []
-    return histogram
+    return histogram, units
 
 
 def _write_chunk(
@@ -226,8 +244,24 @@ def _write_chunk(
     return counts.reshape(clusters, MARGIN_BINS)
 
 
-def _add(tables: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    return np.asarray(np.sum(tables, axis=0))
+def _add(parts: Sequence[Written]) -> Written:
+    return np.sum([histogram for histogram, _ in parts], axis=0), sum(units for _, units in parts)
+
+
+def _scan(result: Consensus, margin: float) -> list[dict[str, Any]]:
+    """A record for every number of clusters; ``margin`` is that of the chosen one."""
+    return [
+        {
+            "n_clusters": solution.problem.params.n_clusters,
+            "n_clusters_found": solution.n_clusters_found,
+            "agreement": solution.agreement,
+            "loss": solution.problem.losses[-1],
+            "margin": margin if solution.margin is None else solution.margin,
+            "stability": solution.stability,
+            "restarts": solution.restarts,
+        }
+        for solution in result.solutions
+    ]
 
 
 def _facts(engine: Engine, result: Consensus) -> dict[str, Any]:
@@ -246,10 +280,6 @@ def _facts(engine: Engine, result: Consensus) -> dict[str, Any]:
         "growth": problem.growth,
         "rounds": problem.round,
         "converged": problem.converged,
-        "scan": [
-            {"n_clusters": s.problem.params.n_clusters, "agreement": s.agreement, "loss": s.problem.losses[-1]}
-            for s in result.solutions
-        ],
         "sweeps": engine.sweeps,
         "seconds": result.seconds,
         "bytes_read": read,

@@ -391,23 +391,43 @@ def _look(order: Order, keys: Keys, spoken: NDArray[np.bool_] | None, first_row:
         kernels.tally(inside, np.uint64(window.low), np.uint64(window.shift), answer.histogram)
 
 
+Harvest = tuple[NDArray[np.int16], NDArray[np.float64]]
+
+
 def harvest_blocks(run: Run, order: Order) -> Iterator[tuple[int, NDArray[np.int16], NDArray[np.float64]]]:
     """First row of each block, the assignment that ``order.cut`` made in its round, and the margins behind it.
 
     Silent rows have -1 and 0.
     """
-    kept = run.resident.states.get(order.problem)
-    if kept is not None and not (kept.step == order.step and kept.table == order.table):
-        kept = None
-    plan = Plan([order], [State(0)])
+    for first_row, found in harvest_together(run, [order]):
+        yield first_row, *found[0]
+
+
+def harvest_together(run: Run, orders: Sequence[Order]) -> Iterator[tuple[int, list[Harvest]]]:
+    """:func:`harvest_blocks` for several problems; a block is read once, if at all."""
+    kept = [run.resident.states.get(order.problem) for order in orders]
+    lost = [
+        i
+        for i, (order, state) in enumerate(zip(orders, kept, strict=True))
+        if state is None or not (state.step == order.step and state.table == order.table)
+    ]
+    again = [orders[i] for i in lost]
+    plan = Plan(again, [State(0) for _ in again])
     for block in run.blocks():
-        rows, state = _rows(run, block), kept
-        if state is None:
-            rows, state = slice(None), State(block.n_rows)
-            _advance_block(block, rows, run, [order], [state], [_blank(order, run.n_slots)], plan)
-        silent = state.assignment[rows] == kernels.SILENT
-        labels = np.where(silent, np.int16(kernels.UNASSIGNED), state.assignment[rows])
-        yield block.first_row, labels, np.where(silent, 0.0, state.margin[rows])
+        places: list[tuple[Any, slice]] = [(state, _rows(run, block)) for state in kept]
+        if again:
+            states = [State(block.n_rows) for _ in again]
+            blanks = [_blank(order, run.n_slots) for order in again]
+            _advance_block(block, slice(None), run, again, states, blanks, plan)
+            for i, state in zip(lost, states, strict=True):
+                places[i] = state, slice(None)
+        yield block.first_row, [_harvest(state, rows) for state, rows in places]
+
+
+def _harvest(state: State, rows: slice) -> Harvest:
+    silent = state.assignment[rows] == kernels.SILENT
+    labels = np.where(silent, np.int16(kernels.UNASSIGNED), state.assignment[rows])
+    return labels, np.where(silent, 0.0, state.margin[rows])
 
 
 def weights_of(counts: Int, sizes: Int, belonging: str) -> NDArray[np.float64]:

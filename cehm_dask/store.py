@@ -43,12 +43,12 @@ def is_store(path: Any) -> bool:
     return text.rstrip("/").endswith(".zarr") or (not is_url(text) and (Path(text) / "zarr.json").is_file())
 
 
-def open_array(url: str) -> Any:
+def open_array(url: str, of: str = "base labels") -> Any:
     """A plain Zarr array that somebody else made."""
     try:
         return zarr.open_array(url, mode="r")
     except (FileNotFoundError, zarr.errors.NodeTypeValidationError, ValueError) as error:
-        raise StoreError(f"store {url}: expected a Zarr array of base labels: {error}") from error
+        raise StoreError(f"store {url}: expected a Zarr array of {of}: {error}") from error
 
 
 def _group(url: str, mode: Any) -> zarr.Group:

@@ -321,7 +321,7 @@ def test_several_k__same_as_one_by_one(hard_ensemble):
     assert together.consensus.chosen is best
     model = CEHM([3, 10, 14], random_state=0).fit(hard_ensemble)
     assert set(model.scan_) == {3, 10, 14}
-    assert model.n_clusters_ == max(model.scan_, key=model.scan_.get)
+    assert model.n_clusters_ == max(model.scan_, key=lambda k: model.scan_[k]["agreement"])
 
 
 def test_budget__refused_with_both_numbers_before_reading(ensemble, monkeypatch):

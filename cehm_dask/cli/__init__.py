@@ -10,7 +10,7 @@ import logging
 import click
 
 from cehm_dask import __version__
-from cehm_dask.cli import consensus, data, report, reproduce
+from cehm_dask.cli import consensus, data, evaluate, report, reproduce
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -33,5 +33,6 @@ for _command in (
     consensus.demo,
     report.report,
     reproduce.reproduce,
+    evaluate.evaluate,
 ):
     main.add_command(_command)

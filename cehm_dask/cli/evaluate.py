@@ -1,0 +1,98 @@
+"""``cehm evaluate``: how good a consensus is, against known classes or on its own."""
+
+import json
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from cehm_dask.cli.explain import client_of, explained
+
+TITLES = {
+    "nmi": "NMI",
+    "ari": "ARI",
+    "accuracy": "accuracy",
+    "purity": "purity",
+    "v_measure": "V-measure",
+}
+
+
+@click.command()
+@click.argument("consensus")
+@click.option("--truth", help="Known classes: .npy, .csv, .parquet or a Zarr array; -1 or empty where not known.")
+@click.option("--truth-column", help="Column with the classes, in a table with several.")
+@click.option("--ensemble", help="The ensemble behind the consensus, to score its members too.")
+@click.option("--scheduler", help="Address of a Dask scheduler whose workers do the sweep.")
+@click.option("--json", "as_json", is_flag=True, help="One line of JSON instead of tables.")
+@explained
+def evaluate(
+    consensus: str,
+    truth: str | None,
+    truth_column: str | None,
+    ensemble: str | None,
+    scheduler: str | None,
+    as_json: bool,
+) -> None:
+    """Score a finished consensus.zarr.
+
+    Without --truth: its agreement with the members, mean margin and stability between restarts, as the run recorded
+    them. With it: NMI, ARI, accuracy by optimal matching, purity and V-measure, of all samples and of the more certain
+    half, in one sweep over the rows.
+
+    \b
+    Examples:
+      cehm evaluate consensus.zarr
+      cehm evaluate consensus.zarr --truth classes.npy --ensemble ensemble.zarr
+      cehm evaluate consensus.zarr --truth table.parquet --truth-column species --json
+    """
+    from cehm_dask import scoring
+    from cehm_dask.display import Rows
+
+    errors = Console(stderr=True)
+    with client_of(scheduler, errors) as client, Rows(errors, quiet=as_json) as rows:
+        done_before = 0
+
+        def watch(stage: str, done: int, total: int) -> None:
+            nonlocal done_before
+            rows.report(stage, done - done_before)
+            done_before = done
+
+        found = scoring.evaluate(consensus, truth, ensemble=ensemble, column=truth_column, client=client, watch=watch)
+    if as_json:
+        click.echo(json.dumps(found))
+    else:
+        _show(Console(), found)
+
+
+def _show(console: Console, found: dict[str, Any]) -> None:
+    facts = {
+        "clusters": f"{found['n_clusters_found']} of {found['n_clusters']} hold samples",
+        "agreement with the members": f"{found['agreement']:.4f} (mean NMI)",
+        "mean margin": f"{found['margin']:.4f}",
+        "stability between restarts": "one start only" if found["stability"] is None else f"{found['stability']:.4f}",
+        "samples": f"{found['n_samples']:,}, {found['n_silent']:,} without any base label",
+    }
+    if "scores" in found:
+        facts["scored"] = (
+            f"{found['n_scored']:,} samples, {found['n_classes']} classes; {found['n_unknown']:,} of unknown class"
+        )
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, value in facts.items():
+        table.add_row(f"[bold]{name}[/]", value)
+    console.print(table)
+    if "scores" not in found:
+        return
+    half = found["certain_half"]
+    lines = {"consensus": found["scores"], "its more certain half": half}
+    if "members" in found:
+        scored = [member for member in found["members"] if member["n_scored"]]
+        lines[f"the {len(scored)} members, mean"] = found["members_mean"]
+        best = max(scored, key=lambda member: member["nmi"])
+        lines[f"best member: {best['member']}"] = best
+    table = Table("", *TITLES.values(), box=None, header_style="bold", pad_edge=False)
+    for name, scores in lines.items():
+        table.add_row(escape(name), *(f"{scores[title]:.4f}" for title in TITLES))
+    console.print()
+    console.print(table)
