@@ -3,6 +3,7 @@
 Below the stores. Paths without ``://`` are local; anything else goes through fsspec.
 """
 
+import hashlib
 import json
 import os
 import socket
@@ -76,6 +77,23 @@ def read_whole(url: str) -> bytes | None:
         return bytes(filesystem.cat_file(path))
     except FileNotFoundError:
         return None
+
+
+def trace(url: str) -> str | None:
+    """A digest by which two machines can tell whether they see the same thing at a path or URL; None: nothing there.
+
+    Of a store's metadata, of the head of a file, or of the names in a folder.
+    """
+    filesystem, path = fsspec.core.url_to_fs(url)
+    if filesystem.isfile(path):
+        content = str(filesystem.size(path)).encode() + filesystem.cat_file(path, end=1 << 16)
+    elif (metadata := read_whole(f"{url.rstrip('/')}/zarr.json")) is not None:
+        content = metadata
+    elif filesystem.isdir(path):
+        content = json.dumps(sorted(os.path.basename(name) for name in filesystem.ls(path, detail=False))).encode()
+    else:
+        return None
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 class Lock:

@@ -16,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.choice import margin_units, mean_margin
+from cehm_dask.cluster import require_access
 from cehm_dask.consensus import Consensus, Progress, Record, consensus
 from cehm_dask.engine import Engine, Run
 from cehm_dask.labels import Labels
 from cehm_dask.machine import Machine, cluster_machine, peak_bytes, this_machine
 from cehm_dask.plan import Budget, Params, expected_sweeps, format_bytes, make_budget
 from cehm_dask.rounds import Order, harvest_blocks
-from cehm_dask.store import ConsensusStore, ResultWriter, open_consensus
+from cehm_dask.store import ConsensusStore, Ensemble, ResultWriter, open_consensus
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +102,8 @@ def cluster(
     problems_of = [replace(params, n_clusters=k) for k in ks]
     budget = budget_of(labels, params, ks, where)
     _log_plan(labels, problems_of, budget)
+    if where.client is not None:
+        require_access(where.client, *_urls_on_workers(labels, where.output))
     store = None
     if where.output is not None:
         store = ConsensusStore(where.output, identity(labels, params, ks, seed))
@@ -121,6 +124,13 @@ def cluster(
     finally:
         if store is not None:
             store.close()
+
+
+def _urls_on_workers(labels: Labels, output: str | None) -> tuple[list[str], list[str]]:
+    """What workers read and write themselves; nothing, if this process hands them rows and takes their results."""
+    if not isinstance(labels.source, Ensemble):
+        return [], []
+    return [labels.source.url], [] if output is None else [output]
 
 
 def _log_plan(labels: Labels, problems_of: Sequence[Params], budget: Budget) -> None:

@@ -10,9 +10,9 @@ PACKAGE = Path(__file__).parent.parent / "cehm_dask"
 # Low to high; a module may import only from lines above its own. A new module needs a place here.
 LAYERS = [
     {"kernels", "plan", "machine", "files", "shards"},
-    {"store"},
-    {"labels", "features"},
-    {"engine", "ingest", "synth", "base_labels"},
+    {"store", "cluster_config", "certificates"},
+    {"labels", "features", "manifests"},
+    {"engine", "ingest", "synth", "base_labels", "cluster"},
     {"intersections"},
     {"medoids", "evaluation", "rounds"},
     {"start", "diffusion", "adjustion", "choice"},
@@ -30,7 +30,7 @@ LAYERS = [
     {"report.page"},
     {"report"},
     {"cli.explain"},
-    {"cli.data", "cli.consensus", "cli.evaluate", "cli.report", "cli.reproduce"},
+    {"cli.data", "cli.consensus", "cli.evaluate", "cli.report", "cli.reproduce", "cli.cluster"},
     {"cli"},
 ]
 STAGES = {"start", "diffusion", "adjustion"}
@@ -39,7 +39,8 @@ STAGES = {"start", "diffusion", "adjustion"}
 HOMES = {
     "numba": {"kernels"},
     "zarr": {"store"},
-    "distributed": {"engine", "cli.explain"},
+    "distributed": {"engine", "cluster"},
+    "cryptography": {"certificates"},
     "dask_ml": {"base_labels"},
     "matplotlib": {"paper_figures"},
 }

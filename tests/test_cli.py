@@ -262,13 +262,13 @@ def test_warning__is_a_line(folder, base_labels):
     assert "warning: member lazy has 1 cluster(s): it adds nothing to the consensus\n" in err
 
 
-def test_scheduler__its_workers_do_the_sweeps(folder, wanted, monkeypatch):
+def test_cluster__its_workers_do_the_sweeps(folder, wanted, monkeypatch):
     from distributed import LocalCluster
 
     monkeypatch.setattr("cehm_dask.engine.Threads", lambda *_: pytest.fail("threads of this process were started"))
     with LocalCluster(1, threads_per_worker=2, processes=False, dashboard_address=":0") as workers:
         address = workers.scheduler_address
-        _, err = run("consensus", "labels.zarr", "--k", 5, "-o", "out.npy", "--scheduler", address)
+        _, err = run("consensus", "labels.zarr", "--k", 5, "-o", "out.npy", "--cluster", address)
     np.testing.assert_array_equal(labels_of("out.npy"), wanted.labels_)
     assert "dashboard: " in err
 

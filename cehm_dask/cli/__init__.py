@@ -1,8 +1,9 @@
 """The command ``cehm``: the door for people who do not write code.
 
 Top of the flow; parses, calls, prints. Errors of the user's making end with one line and an exit code: 2 for bad
-input, 3 for what does not fit the memory allowed, 4 for an interrupted run. Commands stand in the files beside this
-one and import what they need when they are called, so that ``cehm --help`` is quick.
+input, 3 for what does not fit the memory allowed, 4 for an interrupted run, 5 for a cluster that cannot be had.
+Commands stand in the files beside this one and import what they need when they are called, so that ``cehm --help``
+is quick.
 """
 
 import logging
@@ -10,7 +11,7 @@ import logging
 import click
 
 from cehm_dask import __version__
-from cehm_dask.cli import consensus, data, evaluate, report, reproduce
+from cehm_dask.cli import cluster, consensus, data, evaluate, report, reproduce
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -34,5 +35,6 @@ for _command in (
     report.report,
     reproduce.reproduce,
     evaluate.evaluate,
+    cluster.cluster,
 ):
     main.add_command(_command)

@@ -8,7 +8,7 @@ import numpy as np
 from rich.console import Console
 from rich.markup import escape
 
-from cehm_dask.cli.explain import Clusters, client_of, explained
+from cehm_dask.cli.explain import Clusters, explained
 
 
 @click.command()
@@ -21,7 +21,7 @@ from cehm_dask.cli.explain import Clusters, client_of, explained
 @click.option("--max-iter", default=100, show_default=True, help="Most rounds of adjustion.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the medoid starts.")
 @click.option("--memory", help="Memory the run may take in all, such as 2GiB.  [default: a share of what is free]")
-@click.option("--scheduler", help="Address of a Dask scheduler whose workers do the sweeps.")
+@click.option("--cluster", help="A file of cluster_configs/ or a scheduler's address.  [default: threads]")
 @click.option("--overwrite", is_flag=True, help="Replace an existing output.")
 @click.option("--quiet", is_flag=True, help="No progress, no summary.")
 @explained
@@ -30,7 +30,7 @@ def consensus(
     output: str | None,
     seed: int,
     memory: str | None,
-    scheduler: str | None,
+    cluster: str | None,
     overwrite: bool,
     quiet: bool,
     **params: Any,
@@ -45,8 +45,10 @@ def consensus(
       cehm consensus labels.npy --k 10 -o consensus.npy
       cehm consensus labels.csv --k 4 --restarts 10 -o consensus.csv
       cehm consensus ensemble.zarr --k 10 --memory 2GiB -o consensus.zarr
+      cehm consensus ensemble.zarr --k 10 --cluster cluster_configs/slurm.yaml -o consensus.zarr
     """
     from cehm_dask import export
+    from cehm_dask.cluster import connect
     from cehm_dask.display import Rounds, Stopwatch, summary
     from cehm_dask.estimator import CEHM
     from cehm_dask.store import is_store
@@ -55,7 +57,9 @@ def consensus(
     if output is not None and not stored:
         export.check_path(Path(output), overwrite=overwrite)
     console, watch = Console(stderr=True), Stopwatch()
-    with client_of(scheduler, console) as client, Rounds(console, quiet=quiet) as progress:
+    with connect(cluster) as client, Rounds(console, quiet=quiet) as progress:
+        if client is not None and not quiet:
+            console.print(f"dashboard: {client.dashboard_link}", highlight=False)
         model = CEHM(random_state=seed, **params).fit(
             labels,
             output=output if stored else None,

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cehm_dask.cli.explain import client_of, explained
+from cehm_dask.cli.explain import explained
 
 TITLES = {
     "nmi": "NMI",
@@ -24,7 +24,7 @@ TITLES = {
 @click.option("--truth", help="Known classes: .npy, .csv, .parquet or a Zarr array; -1 or empty where not known.")
 @click.option("--truth-column", help="Column with the classes, in a table with several.")
 @click.option("--ensemble", help="The ensemble behind the consensus, to score its members too.")
-@click.option("--scheduler", help="Address of a Dask scheduler whose workers do the sweep.")
+@click.option("--cluster", help="A file of cluster_configs/ or a scheduler's address.  [default: threads]")
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON instead of tables.")
 @explained
 def evaluate(
@@ -32,7 +32,7 @@ def evaluate(
     truth: str | None,
     truth_column: str | None,
     ensemble: str | None,
-    scheduler: str | None,
+    cluster: str | None,
     as_json: bool,
 ) -> None:
     """Score a finished consensus.zarr.
@@ -48,10 +48,11 @@ def evaluate(
       cehm evaluate consensus.zarr --truth table.parquet --truth-column species --json
     """
     from cehm_dask import scoring
+    from cehm_dask.cluster import connect
     from cehm_dask.display import Rows
 
     errors = Console(stderr=True)
-    with client_of(scheduler, errors) as client, Rows(errors, quiet=as_json) as rows:
+    with connect(cluster) as client, Rows(errors, quiet=as_json) as rows:
         done_before = 0
 
         def watch(stage: str, done: int, total: int) -> None:

@@ -1,10 +1,9 @@
-"""What all commands share: exit codes, errors in one line, numbers as people write them, a client by address."""
+"""What all commands share: exit codes, errors in one line, numbers as people write them."""
 
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
@@ -15,6 +14,7 @@ from rich.markup import escape
 BAD_INPUT = 2
 DOES_NOT_FIT = 3
 INTERRUPTED = 4
+NO_CLUSTER = 5
 
 
 def explained(command: Callable[..., None]) -> Callable[..., None]:
@@ -22,6 +22,7 @@ def explained(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> None:
+        from cehm_dask.cluster import ClusterError
         from cehm_dask.plan import BudgetError
 
         console = Console(stderr=True, soft_wrap=True, highlight=False)
@@ -36,11 +37,12 @@ def explained(command: Callable[..., None]) -> Callable[..., None]:
             except KeyboardInterrupt:
                 console.print("interrupted; with an output that ends in .zarr, the same command goes on from here")
                 sys.exit(INTERRUPTED)
-            except (ValueError, TypeError, OSError, ImportError) as error:
+            except (ValueError, TypeError, OSError, ImportError, ClusterError) as error:
                 if logging.getLogger().isEnabledFor(logging.DEBUG):
                     raise
                 console.print(f"[red]error:[/] {escape(str(error))}")
-                sys.exit(DOES_NOT_FIT if isinstance(error, BudgetError) else BAD_INPUT)
+                codes = {BudgetError: DOES_NOT_FIT, ClusterError: NO_CLUSTER}
+                sys.exit(next((code for kind, code in codes.items() if isinstance(error, kind)), BAD_INPUT))
 
     return wrapped
 
@@ -77,16 +79,3 @@ class Clusters(click.ParamType[Any]):
         if not ks:
             self.fail(f"{value!r} is neither a number (10) nor a list (5,8,10) nor a range (2..15)")
         return ks[0] if len(ks) == 1 else ks
-
-
-@contextmanager
-def client_of(scheduler: str | None, console: Console) -> Iterator[Any]:
-    """A client of the scheduler at an address, or None."""
-    if scheduler is None:
-        yield None
-        return
-    from distributed import Client
-
-    with Client(scheduler, timeout=30) as client:
-        console.print(f"dashboard: {client.dashboard_link}", highlight=False)
-        yield client
