@@ -16,7 +16,8 @@ from rich.table import Table
 from cehm_dask.consensus import Event
 from cehm_dask.machine import resident_bytes
 from cehm_dask.plan import format_bytes
-from cehm_dask.store import open_ensemble, read_facts
+from cehm_dask.run import Result, Watch
+from cehm_dask.store import open_consensus, open_ensemble, read_facts
 
 BAR = 28
 MOST_CLUSTERS = 20
@@ -127,6 +128,45 @@ class Rows:
         )
 
 
+class Stages(Watch):
+    """Progress of a run: a line a stage, and the bars of the one at work."""
+
+    def __init__(self, console: Console, *, quiet: bool = False) -> None:
+        self.console, self.quiet = console, quiet
+        self._rows: Rows | None = None
+        self._rounds: Rounds | None = None
+
+    def _say(self, stage: str, text: str) -> None:
+        if not self.quiet:
+            self.console.print(f"[bold]{stage:<10}[/] {escape(text)}", highlight=False, soft_wrap=True)
+
+    def begins(self, stage: str, what: str) -> None:
+        self._say(stage, what)
+        if stage == "consensus":
+            self._rounds = Rounds(self.console, quiet=self.quiet).__enter__()
+            self.progress = self._rounds
+        else:
+            self._rows = Rows(self.console, quiet=self.quiet).__enter__()
+
+    def rows(self, what: str, count: int) -> None:
+        if self._rows is not None:
+            self._rows.report(what, count)
+
+    def stop(self) -> None:
+        """Take the bars off the screen, whatever happened."""
+        for shown in (self._rows, self._rounds):
+            if shown is not None:
+                shown.__exit__()
+        self._rows = self._rounds = self.progress = None
+
+    def ended(self, stage: str, seconds: float) -> None:
+        self.stop()
+        self._say(stage, f"done in {seconds:.2f} s")
+
+    def left_out(self, stage: str, why: str) -> None:
+        self._say(stage, why)
+
+
 class Stopwatch:
     """Seconds since it was made."""
 
@@ -155,18 +195,46 @@ def cluster_table(sizes: NDArray[np.int64]) -> Table:
 
 def summary(console: Console, model: Any, seconds: float) -> None:
     """Closing words of a consensus: clusters, agreement, rounds, seconds."""
-    console.print(cluster_table(model.cluster_sizes_))
-    members = model.member_agreement_
+    facts = {
+        "agreement": model.agreement_,
+        "n_silent": model.n_silent_,
+        "n_samples": model.labels_.shape[0],
+        "n_hyperedges": len(model.counts_),
+        "rounds": model.n_rounds_,
+        "sweeps": model.n_sweeps_,
+    }
+    _closing(console, facts, model.cluster_sizes_, model.member_agreement_, seconds)
+
+
+def _closing(
+    console: Console, facts: dict[str, Any], sizes: NDArray[np.int64], members: NDArray[np.float64], seconds: float
+) -> None:
+    console.print(cluster_table(sizes))
     pairs = members[~np.eye(len(members), dtype=bool)]
     between = f" (members with one another: {pairs.mean():.3f})" if pairs.size else ""
-    console.print(f"agreement with the members (mean NMI): [bold]{model.agreement_:.3f}[/]{between}", highlight=False)
-    if model.n_silent_:
-        console.print(f"{model.n_silent_:,} samples have no base label: -1", highlight=False)
+    console.print(f"agreement with the members (mean NMI): [bold]{facts['agreement']:.3f}[/]{between}", highlight=False)
+    if facts["n_silent"]:
+        console.print(f"{facts['n_silent']:,} samples have no base label: -1", highlight=False)
     console.print(
-        f"{model.labels_.shape[0]:,} samples, {len(members)} members, {len(model.counts_):,} base clusters: "
-        f"{model.n_rounds_} rounds, {model.n_sweeps_} sweeps, {seconds:.2f} s",
+        f"{facts['n_samples']:,} samples, {len(members)} members, {facts['n_hyperedges']:,} base clusters: "
+        f"{facts['rounds']} rounds, {facts['sweeps']} sweeps, {seconds:.2f} s",
         highlight=False,
     )
+
+
+def run_summary(console: Console, result: Result) -> None:
+    """Closing words of a run: its consensus, its scores, and where things are."""
+    if result.facts:
+        stored = open_consensus(f"{result.directory}/consensus.zarr")
+        sizes, members = (np.asarray(stored.array(name)[:]) for name in ("sizes", "member_agreement"))
+        facts = {**result.facts, "n_hyperedges": stored.array("counts").shape[0]}
+        _closing(console, facts, sizes, members, result.seconds)
+    if "done" not in result.stages.values():
+        console.print("nothing to do: everything was done before, with the same settings and data")
+    places = {"run": result.directory} | {name: result.summary()[name] for name in ("labels", "report")}
+    for name, place in places.items():
+        if place is not None:
+            console.print(f"{name + ':':<8}{escape(place)}", highlight=False, soft_wrap=True)
 
 
 def describe(console: Console, url: str) -> None:

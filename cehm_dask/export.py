@@ -1,16 +1,73 @@
-"""Labels and margins → a file people and other programs open: .npy, .csv or .parquet.
+"""Labels and margins → a file people and other programs open: .npy, .csv or .parquet, with the user's row ids.
 
-Beside the report, after the consensus. Nothing is overwritten unless asked, and a file appears whole or not at all.
+Beside the report, after the consensus. Arrays and stores alike are written block by block. Nothing is overwritten
+unless asked, and a file appears whole or not at all.
 """
 
 import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from cehm_dask.files import kept_columns
 
 SUFFIXES = (".npy", ".csv", ".parquet")
+BLOCK_ROWS = 1 << 18
+"""Rows in memory at a time: one row group of a .parquet file."""
+
+WHOLE = r"0|-?[1-9][0-9]{0,17}"
+"""Text that is a number and nothing else; 007 is not."""
+
+
+@dataclass(frozen=True, eq=False)
+class RowIds:
+    """What the rows are called, block by block: a column of the user's table, or their numbers."""
+
+    name: str
+    blocks: Callable[[], Iterator[Any]]
+
+
+def row_numbers(n_samples: int) -> RowIds:
+    """0, 1, 2, …"""
+    starts = range(0, n_samples, BLOCK_ROWS)
+    return RowIds("row", lambda: (np.arange(start, min(start + BLOCK_ROWS, n_samples)) for start in starts))
+
+
+def column_ids(path: str, column: str) -> RowIds:
+    """A column of a .csv or .parquet file, or of the files of a folder; text stays as it is, zeros in front too."""
+    table = Path(path)
+    if table.suffix == ".csv":
+        return _from_csv(table, column)
+    import pyarrow.parquet as pq
+
+    parts = sorted(table.glob("*.parquet")) if table.is_dir() else [table]
+    for part in parts:
+        kept_columns(pq.ParquetFile(part).schema_arrow.names, [column], part)
+
+    def blocks() -> Iterator[Any]:
+        for part in parts:
+            for batch in pq.ParquetFile(part).iter_batches(BLOCK_ROWS, columns=[column]):
+                yield batch.column(0)
+
+    return RowIds(column, blocks)
+
+
+def _from_csv(path: Path, column: str) -> RowIds:
+    import pandas as pd
+
+    kept_columns(list(pd.read_csv(path, nrows=0).columns), [column], path)
+
+    def texts() -> Iterator[Any]:
+        options: dict[str, Any] = {"usecols": [column], "dtype": str, "keep_default_na": False}
+        with pd.read_csv(path, chunksize=BLOCK_ROWS, **options) as reader:
+            for part in reader:
+                yield part[column]
+
+    numbers = all(bool(part.str.fullmatch(WHOLE).all()) for part in texts())
+    return RowIds(column, lambda: (part.astype(np.int64) if numbers else part for part in texts()))
 
 
 def check_path(path: Path, *, overwrite: bool) -> None:
@@ -23,18 +80,71 @@ def check_path(path: Path, *, overwrite: bool) -> None:
         raise FileNotFoundError(f"output {path}: the folder {path.parent} does not exist")
 
 
-def write(path: Path, labels: NDArray[Any], margin: NDArray[Any]) -> None:
-    """Write labels (.npy) or labels and margins (.csv, .parquet), then put the file in place."""
+def write(path: Path, labels: Any, margin: Any, ids: RowIds | None = None) -> None:
+    """Write labels (.npy) or ids, labels and margins (.csv, .parquet), then put the file in place.
+
+    Parameters
+    ----------
+    path : Path
+    labels, margin : (n,) arrays of numpy or Zarr
+    ids : RowIds, optional
+        Default: row numbers.
+    """
     half = path.with_name(f".{path.name}.{os.getpid()}")
+    ids = ids or row_numbers(labels.shape[0])
     try:
         if path.suffix == ".npy":
-            with half.open("wb") as file:
-                np.save(file, labels, allow_pickle=False)
+            _write_npy(half, labels)
+        elif path.suffix == ".csv":
+            _write_csv(half, labels, margin, ids)
         else:
-            import pandas as pd
-
-            table = pd.DataFrame({"label": labels, "margin": margin})
-            table.to_csv(half, index=False) if path.suffix == ".csv" else table.to_parquet(half, index=False)
+            _write_parquet(half, labels, margin, ids)
         half.replace(path)
     finally:
         half.unlink(missing_ok=True)
+
+
+def _write_npy(path: Path, labels: Any) -> None:
+    with path.open("wb") as file:
+        shape = {"descr": np.lib.format.dtype_to_descr(np.dtype(labels.dtype)), "fortran_order": False}
+        np.lib.format.write_array_header_1_0(file, {**shape, "shape": (labels.shape[0],)})
+        for start in range(0, labels.shape[0], BLOCK_ROWS):
+            file.write(np.ascontiguousarray(labels[start : start + BLOCK_ROWS]))
+
+
+def _rows(labels: Any, margin: Any, ids: RowIds) -> Iterator[tuple[Any, Any, Any]]:
+    """Ids, labels and margins, in the blocks that the ids come in."""
+    start = 0
+    for block in ids.blocks():
+        stop = start + len(block)
+        if stop <= labels.shape[0]:
+            yield block, np.asarray(labels[start:stop]), np.asarray(margin[start:stop])
+        start = stop
+    if start != labels.shape[0]:
+        raise ValueError(
+            f"column {ids.name} names {start} rows, the result has {labels.shape[0]}: they must be the same"
+        )
+
+
+def _write_csv(path: Path, labels: Any, margin: Any, ids: RowIds) -> None:
+    import pandas as pd
+
+    for number, (block, label, lead) in enumerate(_rows(labels, margin, ids)):
+        table = pd.DataFrame({ids.name: block, "label": label, "margin": lead})
+        table.to_csv(path, mode="a", header=number == 0, index=False)
+
+
+def _write_parquet(path: Path, labels: Any, margin: Any, ids: RowIds) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    writer = None
+    try:
+        for block, label, lead in _rows(labels, margin, ids):
+            column = block if isinstance(block, pa.Array) else pa.array(block)
+            table = pa.table([column, label, lead], names=[ids.name, "label", "margin"])
+            writer = writer or pq.ParquetWriter(path, table.schema)
+            writer.write_table(table.cast(writer.schema))
+    finally:
+        if writer is not None:
+            writer.close()

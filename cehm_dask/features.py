@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cehm_dask.files import kept_columns
 from cehm_dask.store import is_store, open_array
 
 BLOCK_ROWS = 1 << 16
@@ -53,18 +54,20 @@ class Features:
             yield start, min(start + BLOCK_ROWS, self.n_samples)
 
 
-def as_features(X: Any) -> Features:
+def as_features(X: Any, *, leave_out: Sequence[str] = ()) -> Features:
     """Features in any accepted form, readable by rows.
 
     Parameters
     ----------
     X : array (n_samples, n_features), dask array, data frame, scipy sparse matrix, path or URL
         Files: .npy, .csv, .parquet, .zarr (a Zarr array).
+    leave_out : sequence of str
+        Columns of a .csv or .parquet file that are no features: names of the rows, known classes.
     """
     if isinstance(X, Features):
         return X
     if isinstance(X, str | os.PathLike):
-        return _from_path(os.fspath(X))
+        return _from_path(os.fspath(X), leave_out)
     if hasattr(X, "columns"):
         return _from_frame(X)
     if hasattr(X, "tocsr"):
@@ -75,7 +78,7 @@ def as_features(X: Any) -> Features:
     return _from_array(X, type(X).__name__)
 
 
-def _from_path(path: str) -> Features:
+def _from_path(path: str, leave_out: Sequence[str]) -> Features:
     if is_store(path):
         return _from_array(open_array(path), path)
     local = Path(path)
@@ -84,9 +87,9 @@ def _from_path(path: str) -> Features:
     if local.suffix == ".npy":
         return _from_array(np.load(local, mmap_mode="r", allow_pickle=False), path)
     if local.suffix == ".parquet":
-        return _from_parquet(local)
+        return _from_parquet(local, leave_out)
     if local.suffix == ".csv":
-        return _from_csv(local)
+        return _from_csv(local, leave_out)
     raise ValueError(f"features {path}: expected a name that ends in .npy, .csv, .parquet or .zarr")
 
 
@@ -109,31 +112,32 @@ def _from_frame(frame: Any) -> Features:
     return _checked(values.shape, lambda a, b: values[a:b], "a data frame", names)
 
 
-def _from_parquet(path: Path) -> Features:
+def _from_parquet(path: Path, leave_out: Sequence[str]) -> Features:
     import pyarrow.parquet as pq
 
     file = pq.ParquetFile(path)
     edges = np.cumsum([0, *(file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups))])
-    names = file.schema_arrow.names
+    names = kept_columns(file.schema_arrow.names, leave_out, path)
 
     def read(start: int, stop: int) -> NDArray[Any]:
         first, last = np.searchsorted(edges, [start, stop - 1], side="right") - 1
         # A reader of its own: one is not safe to share between threads.
-        table = pq.ParquetFile(path).read_row_groups(list(range(first, last + 1)))
+        table = pq.ParquetFile(path).read_row_groups(list(range(first, last + 1)), columns=names)
         columns = [np.asarray(column)[start - edges[first] : stop - edges[first]] for column in table.columns]
         return np.stack(columns, axis=1)
 
     return _checked((int(edges[-1]), len(names)), read, str(path), names)
 
 
-def _from_csv(path: Path) -> Features:
+def _from_csv(path: Path, leave_out: Sequence[str]) -> Features:
     """Text cannot be read from the middle: it is turned once, block by block, into a temporary file of numbers."""
     import pandas as pd
 
+    kept = kept_columns(list(pd.read_csv(path, nrows=0).columns), leave_out, path)
     rows = 0
     # The file has no name: it goes when the last array that maps it does.
     with tempfile.TemporaryFile() as file:
-        with pd.read_csv(path, chunksize=BLOCK_ROWS) as reader:
+        with pd.read_csv(path, chunksize=BLOCK_ROWS, usecols=kept) as reader:
             for part in reader:
                 names = [str(name) for name in part.columns]
                 wrong = [name for name in names if part[name].dtype.kind not in "iufb"]

@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,21 @@ def entries(url: str) -> list[str]:
     return [filesystem.unstrip_protocol(name) for name in names if not name.endswith(LOCK_NAME)]
 
 
+def fingerprint(url: str) -> str:
+    """Changes when a file, or a file of a folder, is written: a digest of names, sizes and times of change."""
+    filesystem, path = fsspec.core.url_to_fs(url)
+    filesystem.invalidate_cache()
+    found = filesystem.find(path, detail=True)
+    changed = ("ETag", "mtime", "LastModified")
+    facts = [
+        [name.removeprefix(path), entry["size"], next((str(entry[when]) for when in changed if when in entry), None)]
+        for name, entry in sorted(found.items())
+    ]
+    if not facts:
+        raise FileNotFoundError(f"{url}: no such file or folder")
+    return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
+
+
 def write_whole(url: str, content: bytes, *, new: bool = False) -> None:
     """Write a small file so that it appears whole or not at all; ``new``, for URLs: only if there is none."""
     filesystem, path = fsspec.core.url_to_fs(url)
@@ -94,6 +110,14 @@ def trace(url: str) -> str | None:
     else:
         return None
     return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def kept_columns(names: Sequence[str], leave_out: Sequence[str], table: str | Path) -> list[str]:
+    """Columns of a table without some that must be there."""
+    for name in leave_out:
+        if name not in names:
+            raise ValueError(f"{table}: no column {name!r}; there are {', '.join(names)}")
+    return [name for name in names if name not in leave_out]
 
 
 class Lock:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cehm_dask.files import kept_columns
 from cehm_dask.labels import columns_of, encode_column, read_number_block
 from cehm_dask.store import EnsembleWriter, create_ensemble, is_store, open_array
 
@@ -39,10 +40,15 @@ def ingest(
     *,
     overwrite: bool = False,
     chunk_rows: int | None = None,
+    leave_out: Sequence[str] = (),
+    source: str | None = None,
     report: Report = lambda _what, _rows: None,
 ) -> str:
-    """Write base labels to an ensemble.zarr; returns its fingerprint."""
-    table = open_table(base_labels)
+    """Write base labels to an ensemble.zarr; returns its fingerprint.
+
+    ``leave_out`` names columns of a table that are no members, ``source`` what the store says its labels came from.
+    """
+    table = open_table(base_labels, leave_out)
     if not table.names:
         raise ValueError("n_members=0: base labels need at least one column")
     n_samples, values = _survey(table, report)
@@ -53,7 +59,7 @@ def ingest(
         [len(known) + 1 for known in values],
         names=table.names,
         values=None if identity else values,
-        source=table.source,
+        source=table.source if source is None else source,
         overwrite=overwrite,
         chunk_rows=chunk_rows,
     )
@@ -116,10 +122,10 @@ def _shards(table: Table, values: Sequence[NDArray[Any]], writer: EnsembleWriter
         yield held[:filled]
 
 
-def open_table(base_labels: Any) -> Table:
+def open_table(base_labels: Any, leave_out: Sequence[str] = ()) -> Table:
     """Any accepted form of base labels as a table that can be streamed."""
     if isinstance(base_labels, str | os.PathLike):
-        return _open_path(os.fspath(base_labels))
+        return _open_path(os.fspath(base_labels), leave_out)
     if isinstance(base_labels, list | tuple):
         base_labels = _stacked(base_labels)
     if hasattr(base_labels, "columns"):
@@ -137,18 +143,18 @@ def _stacked(columns: Sequence[Any]) -> NDArray[Any]:
     return np.stack(arrays, axis=1) if arrays else np.empty((0, 0), np.int64)
 
 
-def _open_path(path: str) -> Table:
+def _open_path(path: str, leave_out: Sequence[str]) -> Table:
     if is_store(path):
         return _from_array(open_array(path), path)
     local = Path(path)
     if not local.exists():
         raise FileNotFoundError(f"base labels {path}: no such file or folder")
     if local.is_dir() or local.suffix == ".parquet":
-        return _from_parquet(local)
+        return _from_parquet(local, leave_out)
     if local.suffix == ".npy":
         return _from_array(np.load(local, mmap_mode="r", allow_pickle=False), path)
     if local.suffix == ".csv":
-        return _from_csv(local)
+        return _from_csv(local, leave_out)
     raise ValueError(f"base labels {path}: expected .npy, .csv, .parquet, a folder of .parquet files, or .zarr")
 
 
@@ -182,12 +188,14 @@ def _from_frame(frame: Any, source: str) -> Table:
     return Table([str(name) for name in frame.columns], blocks, source)
 
 
-def _from_csv(path: Path) -> Table:
+def _from_csv(path: Path, leave_out: Sequence[str]) -> Table:
     import pandas as pd
+
+    kept = kept_columns(list(pd.read_csv(path, nrows=0).columns), leave_out, path)
 
     def parts(types: dict[str, str] | None = None) -> Iterator[Any]:
         with pd.read_csv(
-            path, dtype=types, chunksize=READ_ROWS, low_memory=False, dtype_backend="numpy_nullable"
+            path, dtype=types, chunksize=READ_ROWS, usecols=kept, low_memory=False, dtype_backend="numpy_nullable"
         ) as reader:
             yield from reader
 
@@ -200,7 +208,7 @@ def _from_csv(path: Path) -> Table:
     return Table(list(kinds), lambda: map(columns_of, parts(text)), str(path))
 
 
-def _from_parquet(path: Path) -> Table:
+def _from_parquet(path: Path, leave_out: Sequence[str]) -> Table:
     """A file, or the files of a folder in the order of their names."""
     import pandas as pd
     import pyarrow as pa
@@ -212,13 +220,14 @@ def _from_parquet(path: Path) -> Table:
     if not files:
         raise FileNotFoundError(f"base labels {path}: the folder holds no .parquet file")
     names = pq.ParquetFile(files[0]).schema_arrow.names
+    kept = kept_columns(names, leave_out, files[0])
 
     def blocks() -> Iterator[Columns]:
         for file in files:
             reader = pq.ParquetFile(file)
             if reader.schema_arrow.names != names:
                 raise ValueError(f"{file} has columns {reader.schema_arrow.names}, {files[0]} has {names}")
-            for batch in reader.iter_batches(READ_ROWS):
+            for batch in reader.iter_batches(READ_ROWS, columns=kept):
                 yield columns_of(batch.to_pandas(types_mapper=nullable.get))
 
-    return Table(names, blocks, str(path))
+    return Table(kept, blocks, str(path))

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from cehm_dask.files import kept_columns
 from cehm_dask.plan import Shape
 from cehm_dask.store import Ensemble, is_store, open_ensemble
 
@@ -127,7 +128,7 @@ class Labels:
         return found
 
 
-def as_labels(base_labels: Any) -> Labels:
+def as_labels(base_labels: Any, *, leave_out: Sequence[str] = ()) -> Labels:
     """Check base labels and make them readable as codes.
 
     Parameters
@@ -135,13 +136,15 @@ def as_labels(base_labels: Any) -> Labels:
     base_labels : array of integers (n_samples, n_members), dask array, data frame, list of columns, or a file
         One column a member; -1 where a member says nothing about a sample. Frames may hold strings. Files: .npy
         (mapped into memory, not loaded), .csv with a line of names, .parquet.
+    leave_out : sequence of str
+        Columns of a .csv or .parquet file that are no members: names of the rows, known classes.
     """
     if isinstance(base_labels, Labels):
         return base_labels
     if is_store(base_labels):
         return _from_store(os.fspath(base_labels))
     if isinstance(base_labels, str | Path):
-        base_labels = _read_file(Path(base_labels))
+        base_labels = _read_file(Path(base_labels), leave_out)
     if hasattr(base_labels, "columns"):
         return _from_frame(base_labels.compute() if hasattr(base_labels, "compute") else base_labels)
     if isinstance(base_labels, list | tuple):
@@ -167,7 +170,7 @@ def _from_store(url: str) -> Labels:
     )
 
 
-def _read_file(path: Path) -> Any:
+def _read_file(path: Path, leave_out: Sequence[str]) -> Any:
     if path.suffix not in (".npy", ".csv", ".parquet"):
         raise ValueError(f"base labels {path}: expected a name that ends in .npy, .csv or .parquet")
     if not path.is_file():
@@ -178,8 +181,10 @@ def _read_file(path: Path) -> Any:
 
     # Nullable types keep whole numbers whole beside empty cells.
     if path.suffix == ".csv":
-        return pd.read_csv(path, dtype_backend="numpy_nullable", low_memory=False)
-    return pd.read_parquet(path, dtype_backend="numpy_nullable")
+        frame = pd.read_csv(path, dtype_backend="numpy_nullable", low_memory=False)
+    else:
+        frame = pd.read_parquet(path, dtype_backend="numpy_nullable")
+    return frame[kept_columns(list(frame.columns), leave_out, path)] if leave_out else frame
 
 
 def _from_columns(columns: Sequence[Any]) -> Labels:

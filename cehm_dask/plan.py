@@ -287,3 +287,24 @@ def expected_sweeps(params: Params, n_samples: int, budget: Budget) -> int:
     rounds = k if params.schedule == "fixed" else ceil(k * log(max(2.0, n_samples / (k * root)))) + k
     a_round = 1 if budget.foretell else 2 if budget.keep_state else 3
     return 2 + a_round * rounds + USUAL_ADJUSTION + (0 if budget.keep_state else 1)
+
+
+def parse_clusters(wanted: Any) -> list[int]:
+    """Numbers of clusters as people write them.
+
+    >>> parse_clusters(10), parse_clusters("5,8,10"), parse_clusters("2..5"), parse_clusters([5, 8])
+    ([10], [5, 8, 10], [2, 3, 4, 5], [5, 8])
+    """
+    try:
+        if isinstance(wanted, str) and ".." in wanted:
+            first, last = (int(part) for part in wanted.split(".."))
+            ks = list(range(first, last + 1))
+        else:
+            parts = wanted.split(",") if isinstance(wanted, str) else wanted if isinstance(wanted, list) else [wanted]
+            ks = [int(part) for part in parts if isinstance(part, int | str) and not isinstance(part, bool)]
+            ks = ks if len(ks) == len(parts) else []
+    except ValueError:
+        ks = []
+    if not ks:
+        raise ValueError(f"{wanted!r} is neither a number (10) nor a list (5,8,10) nor a range (2..15)")
+    return ks

@@ -11,15 +11,29 @@ import logging
 import click
 
 from cehm_dask import __version__
-from cehm_dask.cli import cluster, consensus, data, evaluate, report, reproduce
+from cehm_dask.cli import cluster, consensus, data, evaluate, report, reproduce, run
+from cehm_dask.cli.explain import JsonLines
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="cehm")
 @click.option("--verbose", is_flag=True, help="Log every sweep, and show tracebacks.")
-def main(verbose: bool) -> None:
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="json: stages, sweeps, warnings and errors as lines of JSON on stderr, and no progress or summary.",
+)
+def main(verbose: bool, log_format: str) -> None:
     """Consensus clustering: many clusterings of the same samples in, one better clustering out."""
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
+    handler = logging.StreamHandler()
+    lines = log_format == "json"
+    handler.setLevel(logging.DEBUG if verbose else logging.INFO if lines else logging.WARNING)
+    handler.setFormatter(JsonLines() if lines else logging.Formatter("%(asctime)s %(name)s %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    if lines:
+        logging.getLogger("cehm_dask").setLevel(logging.INFO)
     if verbose:
         logging.getLogger().setLevel(logging.DEBUG)
         logging.getLogger("numba").setLevel(logging.WARNING)
@@ -31,7 +45,9 @@ for _command in (
     data.synth,
     data.info,
     consensus.consensus,
-    consensus.demo,
+    run.run,
+    run.recipe,
+    run.demo,
     report.report,
     reproduce.reproduce,
     evaluate.evaluate,

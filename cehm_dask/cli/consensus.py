@@ -1,10 +1,9 @@
-"""``cehm consensus`` and ``cehm demo``: base labels in, one clustering out."""
+"""``cehm consensus``: base labels in, one clustering out."""
 
 from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 from rich.console import Console
 from rich.markup import escape
 
@@ -74,39 +73,3 @@ def consensus(
         summary(Console(), model, watch.seconds)
         if output is not None:
             console.print(f"written: {escape(output)}", highlight=False, soft_wrap=True)
-
-
-@click.command()
-@explained
-def demo() -> None:
-    """Cluster scikit-learn's handwritten digits by thirty k-means runs and by their consensus, and compare."""
-    from rich.table import Table
-    from sklearn.cluster import KMeans
-    from sklearn.datasets import load_digits
-    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
-
-    from cehm_dask.cluster_ensemble import ClusterEnsemble
-    from cehm_dask.display import Rounds, Stopwatch, summary
-
-    console = Console()
-    features, truth = load_digits(return_X_y=True)
-    console.print(f"{len(features):,} images of handwritten digits, 8 × 8 pixels: 30 k-means runs and their consensus")
-    watch = Stopwatch()
-    with Rounds(Console(stderr=True), quiet=not console.is_terminal) as progress:
-        model = ClusterEnsemble(10, scale="none", restarts=10, random_state=0).fit(features, progress=progress)
-    summary(console, model.consensus_, watch.seconds)
-
-    table = Table("against the true digits", "NMI", "ARI", box=None, header_style="bold", pad_edge=False)
-
-    def row(name: str, clusterings: list[Any], rows: Any = slice(None)) -> None:
-        nmi = [normalized_mutual_info_score(truth[rows], c[rows], average_method="geometric") for c in clusterings]
-        ari = [adjusted_rand_score(truth[rows], c[rows]) for c in clusterings]
-        table.add_row(name, f"{np.mean(nmi):.3f}", f"{np.mean(ari):.3f}")
-
-    row("the 30 members, mean", list(model.base_labels_.T))
-    plain = [KMeans(10, n_init=1, init="random", random_state=seed).fit_predict(features) for seed in range(30)]
-    row("k-means with 10 clusters, mean of 30 runs", plain)
-    row("consensus", [model.labels_])
-    row("consensus, its more certain half", [model.labels_], model.margin_ >= np.median(model.margin_))
-    console.print()
-    console.print(table)

@@ -1,9 +1,11 @@
 """What all commands share: exit codes, errors in one line, numbers as people write them."""
 
+import json
 import logging
 import sys
 import warnings
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import wraps
 from typing import Any
 
@@ -26,25 +28,50 @@ def explained(command: Callable[..., None]) -> Callable[..., None]:
         from cehm_dask.plan import BudgetError
 
         console = Console(stderr=True, soft_wrap=True, highlight=False)
+        context = click.get_current_context(silent=True)
+        lines = context is not None and context.find_root().params.get("log_format") == "json"
+        if lines and "quiet" in kwargs:
+            kwargs["quiet"] = True
+
+        def say(level: int, style: str, text: str) -> None:
+            if lines:
+                logging.getLogger("cehm_dask").log(level, text)
+            else:
+                name = logging.getLevelName(level).lower()
+                console.print(f"[{style}]{name}:[/] {escape(text)}" if style else escape(text))
 
         def show(message: Warning | str, *_: Any, **__: Any) -> None:
-            console.print(f"[yellow]warning:[/] {escape(str(message))}")
+            say(logging.WARNING, "yellow", str(message))
 
         with warnings.catch_warnings():
             warnings.showwarning = show
             try:
                 command(*args, **kwargs)
             except KeyboardInterrupt:
-                console.print("interrupted; with an output that ends in .zarr, the same command goes on from here")
+                where = "" if command.__name__ == "run" else "with an output that ends in .zarr, "
+                say(logging.WARNING, "", f"interrupted; {where}the same command goes on from here")
                 sys.exit(INTERRUPTED)
             except (ValueError, TypeError, OSError, ImportError, ClusterError) as error:
                 if logging.getLogger().isEnabledFor(logging.DEBUG):
                     raise
-                console.print(f"[red]error:[/] {escape(str(error))}")
+                say(logging.ERROR, "red", str(error))
                 codes = {BudgetError: DOES_NOT_FIT, ClusterError: NO_CLUSTER}
                 sys.exit(next((code for kind, code in codes.items() if isinstance(error, kind)), BAD_INPUT))
 
     return wrapped
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a log record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        facts = {"time": when, "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
+        if stage := getattr(record, "stage", None):
+            facts["stage"] = stage
+        if record.exc_info:
+            facts["error"] = self.formatException(record.exc_info)
+        return json.dumps(facts)
 
 
 class Count(click.ParamType[Any]):
@@ -68,14 +95,10 @@ class Clusters(click.ParamType[Any]):
     name = "k"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | list[int]:
+        from cehm_dask.plan import parse_clusters
+
         try:
-            if ".." in value:
-                first, last = (int(part) for part in value.split(".."))
-                ks = list(range(first, last + 1))
-            else:
-                ks = [int(part) for part in value.split(",")]
-        except ValueError:
-            ks = []
-        if not ks:
-            self.fail(f"{value!r} is neither a number (10) nor a list (5,8,10) nor a range (2..15)")
+            ks = parse_clusters(value)
+        except ValueError as error:
+            self.fail(str(error))
         return ks[0] if len(ks) == 1 else ks

@@ -1,0 +1,165 @@
+"""``cehm run``, ``recipe`` and ``demo``: a recipe in, a run directory out."""
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+
+from cehm_dask.cli.explain import explained
+
+
+@click.command()
+@click.argument("recipe")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a value; may be repeated.")
+@click.option("--cluster", help="A file of cluster_configs/, or a scheduler's address, in place of the recipe's.")
+@click.option("--date", type=click.DateTime(["%Y-%m-%d"]), help="What {date} in paths stands for.  [default: today]")
+@click.option("--until", help="Last stage to do: ensemble, consensus, evaluate, export or report.  [default: report]")
+@click.option("--overwrite", is_flag=True, help="Do everything anew.")
+@click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout, and nothing else there.")
+@click.option("--quiet", is_flag=True, help="No progress, no summary.")
+@explained
+def run(
+    recipe: str,
+    overrides: tuple[str, ...],
+    cluster: str | None,
+    date: Any,
+    until: str | None,
+    overwrite: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Do what a recipe says: base clusterings, consensus, scores, report, in one run directory.
+
+    What is done and unchanged is not done again, what was cut off goes on where it stopped, what has changed is
+    done anew from there on. A run directory has one writer at a time.
+
+    \b
+    Examples:
+      cehm run recipe.yaml
+      cehm run recipe.yaml --set consensus.k=12 --set output=runs/twelve
+      cehm run recipe.yaml --date 2026-11-16 --json --quiet
+    """
+    from cehm_dask.display import Stages, run_summary
+    from cehm_dask.recipe import load
+    from cehm_dask.run import STAGES
+    from cehm_dask.run import run as do
+
+    wanted = load(recipe, overrides)
+    watch = Stages(Console(stderr=True), quiet=quiet)
+    try:
+        with terminated_like_interrupted():
+            result = do(
+                wanted,
+                date=date and date.date(),
+                cluster=cluster,
+                until=until or STAGES[-1],
+                overwrite=overwrite,
+                watch=watch,
+            )
+    finally:
+        watch.stop()
+    if as_json:
+        click.echo(json.dumps(result.summary()))
+    elif not quiet:
+        run_summary(Console(), result)
+
+
+@contextmanager
+def terminated_like_interrupted() -> Iterator[None]:
+    """Take SIGTERM, which schedulers and queues send, for Ctrl-C: state is saved, exit code 4."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@click.command()
+@click.option("--schema", is_flag=True, help="Print the JSON schema, for editors.")
+@click.option("--example", is_flag=True, help="Print a commented recipe that runs as it is.")
+@click.option("--check", metavar="FILE", help="Say what is wrong with a recipe, or print it with its defaults.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a value before --check.")
+@explained
+def recipe(schema: bool, example: bool, check: str | None, overrides: tuple[str, ...]) -> None:
+    """Help with writing recipes.
+
+    \b
+    Examples:
+      cehm recipe --example > recipe.yaml
+      cehm recipe --check recipe.yaml
+      cehm recipe --schema > recipe.schema.json
+    """
+    import yaml
+
+    from cehm_dask import recipe as recipes
+
+    if schema + example + (check is not None) != 1:
+        raise click.UsageError("expected one of --schema, --example and --check FILE")
+    if schema:
+        click.echo(json.dumps(recipes.Recipe.model_json_schema(), indent=2))
+    elif example:
+        click.echo(recipes.example(), nl=False)
+    elif check is not None:
+        checked = recipes.load(check, overrides)
+        click.echo(yaml.safe_dump(checked.written(), sort_keys=False, allow_unicode=True), nl=False)
+
+
+@click.command()
+@click.option("--output", default="cehm-demo", show_default=True, help="The run directory.")
+@explained
+def demo(output: str) -> None:
+    """Cluster scikit-learn's handwritten digits by thirty k-means runs and by their consensus, and compare.
+
+    \b
+    Example:
+      cehm demo --output digits
+    """
+    from rich.table import Table
+    from sklearn.cluster import KMeans
+    from sklearn.datasets import load_digits
+    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
+    from cehm_dask.display import Stages, run_summary
+    from cehm_dask.recipe import example, parse
+    from cehm_dask.run import run as do
+    from cehm_dask.store import open_consensus, open_ensemble
+
+    console = Console()
+    features, truth = load_digits(return_X_y=True)
+    console.print(f"{len(features):,} images of handwritten digits, 8 × 8 pixels: 30 k-means runs and their consensus")
+    errors = Console(stderr=True)
+    watch = Stages(errors, quiet=not errors.is_terminal)
+    try:
+        result = do(parse(example(), [f"output={json.dumps(output)}"]), watch=watch)
+    finally:
+        watch.stop()
+    stored, ensemble = (
+        open_consensus(f"{result.directory}/consensus.zarr"),
+        open_ensemble(f"{result.directory}/ensemble.zarr"),
+    )
+    labels, margin = stored.array("labels")[:], stored.array("margin")[:]
+
+    table = Table("against the true digits", "NMI", "ARI", box=None, header_style="bold", pad_edge=False)
+
+    def row(name: str, clusterings: list[Any], rows: Any = slice(None)) -> None:
+        nmi = [normalized_mutual_info_score(truth[rows], c[rows], average_method="geometric") for c in clusterings]
+        ari = [adjusted_rand_score(truth[rows], c[rows]) for c in clusterings]
+        table.add_row(name, f"{np.mean(nmi):.3f}", f"{np.mean(ari):.3f}")
+
+    row("the 30 members, mean", list(ensemble.read(0, ensemble.n_samples).T))
+    plain = [KMeans(10, n_init=1, init="random", random_state=seed).fit_predict(features) for seed in range(30)]
+    row("k-means with 10 clusters, mean of 30 runs", plain)
+    row("consensus", [labels])
+    row("consensus, its more certain half", [labels], margin >= np.median(margin))
+    console.print(table)
+    console.print()
+    run_summary(console, result)

@@ -1,0 +1,598 @@
+"""A recipe → one run directory: ensemble, consensus, scores, table of labels, report.
+
+Above the stages and stores, below the command and the schedulers, which all come through here. Each stage has a
+fingerprint of all that its result depends on. What is done and unchanged is not done again, what is half done is
+resumed, what was made with other settings is made anew, and everything after it. A run directory is known by its
+run.json and has one writer at a time; a folder that is no run directory is never touched.
+"""
+
+import datetime
+import hashlib
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import yaml
+
+from cehm_dask import __version__, export
+from cehm_dask.base_labels import generate, k_range, plan_members
+from cehm_dask.estimator import CEHM
+from cehm_dask.features import Features, as_features
+from cehm_dask.files import Lock, StoreError, absolute, entries, exists, fingerprint, read_whole, remove, write_whole
+from cehm_dask.ingest import ingest
+from cehm_dask.recipe import Recipe
+from cehm_dask.report import write_report
+from cehm_dask.store import is_store, open_consensus, open_ensemble, read_facts
+
+log = logging.getLogger(__name__)
+
+STAGES = ("ensemble", "consensus", "evaluate", "export", "report")
+STATE = "run.json"
+FORMAT = "cehm run"
+VERSION = 1
+LOCK_RENEWAL = 300
+"""Seconds between signs of life of a run whose directory is in an object store."""
+
+
+class Watch:
+    """Told of a run as it goes; this one says nothing."""
+
+    progress: Any = None
+    """Told of every round of the consensus."""
+
+    def begins(self, stage: str, what: str) -> None:
+        """A stage starts."""
+
+    def ended(self, stage: str, seconds: float) -> None:
+        """A stage is done."""
+
+    def left_out(self, stage: str, why: str) -> None:
+        """A stage is not done, because it was before or there is nothing to do."""
+
+    def rows(self, what: str, count: int) -> None:
+        """Rows were gone through."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """Where a run put things and what it found."""
+
+    directory: str
+    stages: dict[str, str]
+    """What became of each stage: "done", "skipped" (it was done before) or "none" (the recipe has no use for it)."""
+    seconds: float
+    facts: dict[str, Any]
+    """Of the consensus; empty if the run ended before it."""
+    scores: dict[str, Any]
+
+    @property
+    def labels(self) -> str:
+        """The table of labels, or the store that holds them."""
+        for name in ("labels.parquet", "labels.csv"):
+            if exists(path := f"{self.directory}/{name}"):
+                return path
+        return f"{self.directory}/consensus.zarr"
+
+    @property
+    def report(self) -> str:
+        return f"{self.directory}/report.html"
+
+    def summary(self) -> dict[str, Any]:
+        """For machines: one flat record."""
+        return {
+            "run": self.directory,
+            "labels": self.labels if self.facts else None,
+            "report": self.report if self.stages.get("report") in ("done", "skipped") else None,
+            "k": self.facts.get("n_clusters"),
+            "agreement": self.facts.get("agreement"),
+            "scores": self.scores,
+            "sweeps": self.facts.get("sweeps"),
+            "seconds": round(self.seconds, 3),
+            "stages": self.stages,
+        }
+
+
+def run(
+    recipe: Recipe,
+    *,
+    date: datetime.date | None = None,
+    cluster: str | None = None,
+    until: str = STAGES[-1],
+    overwrite: bool = False,
+    watch: Watch | None = None,
+) -> Result:
+    """Do what a recipe says, as far as it is not done already.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    date : date, optional
+        What ``{date}`` in paths stands for; default: today.
+    cluster : str, optional
+        A cluster config or address, in place of the recipe's.
+    until : str
+        The last of STAGES that is done.
+    overwrite : bool
+        Do everything anew.
+    watch : Watch, optional
+    """
+    if until not in STAGES:
+        raise ValueError(f"until={until!r}: expected one of {', '.join(STAGES)}")
+    recipe = recipe.on((date or datetime.date.today()).isoformat())
+    directory = Directory(absolute(recipe.output).rstrip("/"))
+    directory.check()
+    try:
+        with directory.locked(), directory.logged(recipe):
+            return _Run(recipe, directory, cluster or recipe.cluster, watch or Watch()).go(until, overwrite)
+    except Exception as error:
+        _mask(error, recipe)
+        raise
+
+
+def _mask(error: Exception, recipe: Recipe) -> None:
+    """Take values from the environment out of an error: what is shown may end in somebody's log."""
+    error.args = tuple(recipe.masked(part) if isinstance(part, str) else part for part in error.args)
+    if isinstance(error, OSError) and isinstance(error.filename, str):
+        error.filename = recipe.masked(error.filename)
+
+
+@dataclass(frozen=True)
+class Directory:
+    """A run directory: names, state, lock and log."""
+
+    url: str
+
+    def path(self, name: str) -> str:
+        return f"{self.url}/{name}"
+
+    def check(self) -> None:
+        """Refuse a folder that is somebody else's, before anything is written."""
+        if Path(self.url).is_file():
+            raise StoreError(f"output {self.url} is a file: choose another name for the run directory")
+        if self.read() is None and entries(self.url):
+            raise StoreError(
+                f"output {self.url} holds other things and is no run directory (it has no {STATE}): "
+                "choose another name, or an empty folder"
+            )
+
+    def read(self) -> dict[str, Any] | None:
+        """The state of the run that is there."""
+        content = read_whole(self.path(STATE))
+        if content is None:
+            return None
+        try:
+            state = json.loads(content)
+            found = state["format"], state["version"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise StoreError(f"{self.path(STATE)} is damaged ({error}): remove the run directory") from error
+        if found != (FORMAT, VERSION):
+            raise StoreError(f"{self.path(STATE)} holds {found}, expected {(FORMAT, VERSION)}: choose another output")
+        return dict(state)
+
+    def write(self, state: dict[str, Any]) -> None:
+        write_whole(self.path(STATE), json.dumps({"format": FORMAT, "version": VERSION, **state}, indent=1).encode())
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One writer: a second run of the same directory is refused."""
+        lock, ended = Lock(self.url), threading.Event()
+        lock.take()
+
+        def renew() -> None:
+            while not ended.wait(LOCK_RENEWAL):
+                with suppress(StoreError):  # taken over by another run: the stores have locks of their own
+                    lock.renew()
+
+        if lock.remote:
+            threading.Thread(target=renew, daemon=True).start()
+        try:
+            yield
+        finally:
+            ended.set()
+            lock.release()
+
+    @contextmanager
+    def logged(self, recipe: Recipe) -> Iterator[None]:
+        """What the package logs goes to run.log too."""
+        handler = _LogFile(self.path("run.log"), recipe)
+        package = logging.getLogger("cehm_dask")
+        before = package.level
+        package.addHandler(handler)
+        package.setLevel(min(before or logging.INFO, logging.INFO))
+        try:
+            yield
+        finally:
+            package.removeHandler(handler)
+            package.setLevel(before)
+            handler.close()
+
+
+class _LogFile(logging.Handler):
+    """run.log, without values from the environment; in an object store it is put there when the run ends."""
+
+    def __init__(self, url: str, recipe: Recipe) -> None:
+        super().__init__(logging.INFO)
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+        self._url, self._recipe = url, recipe
+        self._remote = Lock(url).remote
+        self._lines: list[str] = [(read_whole(url) or b"").decode()] if self._remote else []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = self._recipe.masked(self.format(record)) + "\n"
+        if self._remote:
+            self._lines.append(line)
+            return
+        with open(self._url, "a", encoding="utf-8") as file:
+            file.write(line)
+
+    def close(self) -> None:
+        if self._remote:
+            write_whole(self._url, "".join(self._lines).encode())
+        super().close()
+
+
+class _Run:
+    """One run: its stages in order."""
+
+    def __init__(self, recipe: Recipe, directory: Directory, cluster: str | None, watch: Watch) -> None:
+        self.recipe, self.directory, self.cluster, self.watch = recipe, directory, cluster, watch
+        self.state: dict[str, Any] = {"stages": {}}
+        self.became: dict[str, str] = {}
+
+    def go(self, until: str, overwrite: bool) -> Result:
+        begin = perf_counter()
+        self.state = self.directory.read() or self.state
+        if overwrite and self.state["stages"]:
+            log.info("asked to start anew: everything in %s is made again", self.directory.url)
+            for stage in STAGES:
+                self._clear(stage)
+        self.state["cehm_dask"] = __version__
+        self.directory.write(self.state)
+        self._write_recipe()
+        for stage in STAGES[: STAGES.index(until) + 1]:
+            getattr(self, f"_{stage}")()
+        if all(became != "done" for became in self.became.values()):
+            log.info("nothing to do: everything was done before, with the same settings and data")
+        facts = open_consensus(self._path("consensus.zarr")).facts if "consensus" in self.became else {}
+        return Result(self.directory.url, self.became, perf_counter() - begin, facts, self._scores())
+
+    def _path(self, name: str) -> str:
+        return self.directory.path(name)
+
+    def _write_recipe(self) -> None:
+        text = yaml.safe_dump(self.recipe.written(), sort_keys=False, allow_unicode=True)
+        write_whole(self._path("recipe.yaml"), f"# As run by cehm {__version__}\n{text}".encode())
+
+    # --- what all stages share ---------------------------------------------------------------------------------
+
+    def _do(
+        self,
+        stage: str,
+        settings: Any,
+        whole: Callable[[], bool],
+        make: Callable[[bool], Any],
+        what: str,
+    ) -> None:
+        """Do a stage unless it is done.
+
+        Parameters
+        ----------
+        stage : str
+        settings : plain values
+            All that the result depends on.
+        whole : callable
+            Whether the result is there and whole.
+        make : callable (bool)
+            Makes it; told whether what is there is a beginning of the same.
+        what : str
+            For people.
+        """
+        wanted = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16).hexdigest()
+        before = self.state["stages"].get(stage, {})
+        same = before.get("fingerprint") == wanted
+        if same and whole():
+            if before["state"] != "done":  # cut off between the last byte and the note of it
+                self._note(stage, wanted, "done", before.get("seconds", 0.0))
+            self.became[stage] = "skipped"
+            self._log(stage, "done before, with the same settings and data")
+            self.watch.left_out(stage, "done before")
+            return
+        if before and not same:
+            self._log(
+                stage,
+                "settings or data have changed, so it is made anew; what was there is removed, "
+                "because the run directory is this recipe's",
+            )
+            self._clear(stage)
+        elif same:
+            self._log(stage, f"goes on where it stopped ({before['state']})")
+        self._log(stage, f"begins, {what}")
+        self.watch.begins(stage, what)
+        began = perf_counter()
+        spent = before.get("seconds", 0.0) if same else 0.0
+        self._note(stage, wanted, "running", spent)
+        try:
+            make(same)
+        except BaseException as error:
+            state = "interrupted" if isinstance(error, KeyboardInterrupt | SystemExit) else "failed"
+            self._log(stage, f"{state} ({error or type(error).__name__})")
+            self._note(stage, wanted, state, spent + perf_counter() - began)
+            raise
+        seconds = perf_counter() - began
+        self._note(stage, wanted, "done", spent + seconds)
+        self.became[stage] = "done"
+        self._log(stage, f"done in {seconds:.2f} s")
+        self.watch.ended(stage, seconds)
+
+    def _log(self, stage: str, text: str) -> None:
+        log.info("%s: %s", stage, self.recipe.masked(text), extra={"stage": stage})
+
+    def _note(self, stage: str, wanted: str | None, state: str, seconds: float) -> None:
+        self.state["stages"][stage] = {"fingerprint": wanted, "state": state, "seconds": round(seconds, 3)}
+        self.directory.write(self.state)
+
+    def _clear(self, stage: str) -> None:
+        """Remove what a stage made; noted first, so that a remainder is never taken for the whole."""
+        if stage not in self.state["stages"]:
+            return
+        self._note(stage, None, "being removed", 0.0)
+        made = {
+            "ensemble": ["ensemble.zarr"],
+            "consensus": ["consensus.zarr"],
+            "evaluate": ["scores.json"],
+            "export": ["labels.parquet", "labels.csv"],
+            "report": ["report.html"],
+        }
+        for name in made[stage]:
+            remove(self._path(name))
+        del self.state["stages"][stage]
+        self.directory.write(self.state)
+
+    def _no_use(self, stage: str, why: str) -> None:
+        self._clear(stage)
+        self.became[stage] = "none"
+        self._log(stage, why)
+        self.watch.left_out(stage, why)
+
+    # --- ensemble ----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def ensemble_url(self) -> str:
+        """Made in the run directory, or the user's own where it lies."""
+        labels = self.recipe.labels
+        return labels.path if labels is not None and _is_ensemble(labels.path) else self._path("ensemble.zarr")
+
+    @cached_property
+    def leave_out(self) -> list[str]:
+        """Columns of the input that are neither features nor members."""
+        source, truth = self.recipe.features or self.recipe.labels, self.recipe.truth
+        names = [source.id if source else None, truth.column if truth and truth.path is None else None]
+        return [name for name in names if name is not None]
+
+    def _ensemble(self) -> None:
+        recipe = self.recipe
+        if self.ensemble_url != self._path("ensemble.zarr"):
+            open_ensemble(self.ensemble_url)  # or say what is wrong with it
+            self._no_use("ensemble", "brought along, used where it lies")
+            return
+        source = recipe.features or recipe.labels
+        assert source is not None
+        of = source.model_dump() | {"path": source.path and fingerprint(source.path), "leave_out": self.leave_out}
+        settings: list[Any] = [of]
+        if recipe.features is not None:
+            settings += [recipe.scale, recipe.ensemble.model_dump(), recipe.consensus.k]
+        url = self._path("ensemble.zarr")
+        make, what = (
+            (self._generate, f"{recipe.ensemble.members} base clusterings")
+            if recipe.features is not None
+            else (self._import, "base labels are read")
+        )
+        self._do("ensemble", settings, lambda: _complete(url), make, what)
+
+    def _generate(self, resume: bool) -> None:
+        recipe, wanted = self.recipe, self.recipe.ensemble
+        features = open_features(recipe, self.leave_out)
+        k = max(recipe.consensus.k)
+        low, high = k_range(k, features.n_samples)
+        low, high = wanted.k_min or low, wanted.k_max or max(high, wanted.k_min or 0)
+        drawn = wanted.model_dump(include={"subspace", "projection", "bootstrap"})
+        plans = plan_members(wanted.members, min(low, high), high, wanted.seed, base=wanted.base, **drawn)
+        generate(
+            features,
+            self._path("ensemble.zarr"),
+            plans,
+            wanted.seed,
+            overwrite=not resume,
+            report=self.watch.rows,
+            scale=recipe.scale,
+            impute=recipe.features.impute if recipe.features else None,
+            fit_rows=wanted.fit_rows,
+            full_lloyd=wanted.full_lloyd,
+        )
+
+    def _import(self, _resume: bool) -> None:
+        assert self.recipe.labels is not None
+        path = self.recipe.labels.path
+        source = self.recipe.masked(path)
+        url = self._path("ensemble.zarr")
+        ingest(path, url, overwrite=True, leave_out=self.leave_out, source=source, report=self.watch.rows)
+
+    # --- consensus ---------------------------------------------------------------------------------------------
+
+    def _consensus(self) -> None:
+        wanted = self.recipe.consensus
+        ensemble = open_ensemble(self.ensemble_url)
+        url = self._path("consensus.zarr")
+        ks = ", ".join(map(str, wanted.k))
+        what = f"{ensemble.n_samples:,} samples, {len(ensemble.widths)} members, k = {ks}"
+
+        def make(_resume: bool) -> None:
+            model = CEHM(
+                wanted.k if len(wanted.k) > 1 else wanted.k[0],
+                random_state=wanted.seed,
+                **wanted.model_dump(include={"restarts", "variant", "choose", "max_iter"}),
+            )
+            with _client(self.cluster) as client:
+                model.fit(
+                    self.ensemble_url,
+                    output=url,
+                    memory=self.recipe.memory,
+                    client=client,
+                    progress=self.watch.progress,
+                )
+
+        self._do("consensus", [ensemble.fingerprint, wanted.model_dump()], lambda: _complete(url), make, what)
+
+    # --- what is made of it ------------------------------------------------------------------------------------
+
+    @property
+    def _consensus_mark(self) -> str:
+        return str(self.state["stages"]["consensus"]["fingerprint"])
+
+    def _evaluate(self) -> None:
+        try:
+            evaluate = import_module("cehm_dask.scoring").evaluate
+        except ModuleNotFoundError:
+            self._no_use("evaluate", "this version cannot score yet")
+            return
+        truth = self.recipe.truth
+        path = self._path("scores.json")
+        if truth is None:
+            self._no_use("evaluate", "the recipe names no truth")
+            return
+        source = truth.path or (self.recipe.features or self.recipe.labels).path  # type: ignore[union-attr]
+        of = truth.model_dump() | {"path": source and fingerprint(source)}
+
+        def make(_resume: bool) -> None:
+            with _client(self.cluster) as client:
+                known = open_truth(self.recipe)
+                scores = evaluate(self._path("consensus.zarr"), known, ensemble=self.ensemble_url, client=client)
+            write_whole(path, json.dumps(scores, indent=1).encode())
+
+        self._do("evaluate", [self._consensus_mark, of], lambda: exists(path), make, "scores against the truth")
+
+    def _scores(self) -> dict[str, Any]:
+        content = read_whole(self._path("scores.json"))
+        return dict(json.loads(content)) if content and "evaluate" in self.became else {}
+
+    def _export(self) -> None:
+        if self.recipe.export is None:
+            self._no_use("export", "the recipe asks for none")
+            return
+        name = f"labels.{self.recipe.export}"
+        source = self.recipe.features or self.recipe.labels
+        assert source is not None
+        ids = [source.id, fingerprint(source.path)] if source.id is not None and source.path is not None else None
+        url = self._path(name)
+
+        def make(_resume: bool) -> None:
+            stored = open_consensus(self._path("consensus.zarr"))
+            export.write(Path(url), stored.array("labels"), stored.array("margin"), row_ids(self.recipe))
+
+        self._do("export", [self._consensus_mark, name, ids], lambda: exists(url), make, name)
+
+    def _report(self) -> None:
+        url = self._path("report.html")
+        scores = self._scores()
+
+        def make(_resume: bool) -> None:
+            write_report(
+                self._path("consensus.zarr"),
+                url,
+                ensemble=self.ensemble_url,
+                features=open_features(self.recipe, self.leave_out) if self.recipe.features else None,
+                truth=open_truth(self.recipe) if self.recipe.truth else None,
+                row_ids=_known_ids(self.recipe),
+                scores=scores or None,
+                overwrite=True,
+            )
+
+        self._do("report", [self._consensus_mark, scores], lambda: exists(url), make, "report.html")
+
+
+def _is_ensemble(path: str) -> bool:
+    """Whether base labels are an ensemble.zarr, and not a plain array."""
+    if not is_store(path):
+        return False
+    try:
+        return bool(read_facts(path)["format"] == "ensemble")
+    except StoreError:
+        return False
+
+
+def _complete(url: str) -> bool:
+    """Whether a store is there and whole."""
+    try:
+        return bool(read_facts(url).get("complete"))
+    except StoreError:
+        return False
+
+
+@contextmanager
+def _client(spec: str | None) -> Iterator[Any]:
+    """A client of the cluster that is asked for; None: threads of this process."""
+    if spec is None:
+        yield None
+        return
+    with import_module("cehm_dask.cluster").connect(spec) as client:
+        yield client
+
+
+def open_features(recipe: Recipe, leave_out: list[str]) -> Features:
+    """The features of a recipe, without what names the rows or gives the truth away."""
+    source = recipe.features
+    assert source is not None
+    if source.path is not None:
+        features = as_features(source.path, leave_out=leave_out)
+        return replace(features, source=recipe.masked(features.source))
+    data = _bundled(source.sklearn)
+    names = tuple(map(str, data.feature_names))
+    return replace(as_features(data.data), names=names, source=f"scikit-learn: {source.sklearn}")
+
+
+def _bundled(name: str | None) -> Any:
+    import sklearn.datasets
+
+    return getattr(sklearn.datasets, f"load_{name}")()
+
+
+def open_truth(recipe: Recipe) -> Any:
+    """The known classes of all rows, one entry a sample."""
+    truth = recipe.truth
+    assert truth is not None
+    if truth.path is None and recipe.features is not None and recipe.features.sklearn is not None:
+        return np.asarray(_bundled(recipe.features.sklearn).target)
+    path = truth.path or (recipe.features or recipe.labels).path  # type: ignore[union-attr]
+    assert path is not None
+    if path.endswith(".npy"):
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    import pandas as pd
+
+    columns = None if truth.column is None else [truth.column]
+    frame = pd.read_csv(path, usecols=columns) if path.endswith(".csv") else pd.read_parquet(path, columns=columns)
+    if frame.shape[1] != 1:
+        raise ValueError(f"truth {path} has columns {', '.join(map(str, frame.columns))}: name one by truth.column")
+    return frame.iloc[:, 0].to_numpy()
+
+
+def row_ids(recipe: Recipe) -> export.RowIds | None:
+    """What the user calls the rows; None: nothing, they are numbered."""
+    source = recipe.features or recipe.labels
+    if source is None or source.id is None or source.path is None:
+        return None
+    return export.column_ids(source.path, source.id)
+
+
+def _known_ids(recipe: Recipe) -> Any:
+    """What the user calls the rows, all of them in memory, for the few that the report names."""
+    ids = row_ids(recipe)
+    return None if ids is None else np.concatenate([np.asarray(block) for block in ids.blocks()])
