@@ -104,7 +104,8 @@ def test_consensus__files_in_and_out(folder, wanted, source, output):
 def test_consensus__margins_beside_the_labels(folder, wanted, output):
     run("consensus", "labels.npy", "--k", 5, "-o", output)
     frame = pd.read_csv(output) if output.endswith("csv") else pd.read_parquet(output)
-    assert list(frame.columns) == ["label", "margin"]
+    assert list(frame.columns) == ["row", "label", "margin"]
+    assert frame["row"].tolist() == list(range(200))
     np.testing.assert_allclose(frame["margin"], wanted.margin_, rtol=1e-12)
 
 
@@ -345,12 +346,14 @@ def test_synth__n_that_is_none(folder, n):
 
 
 @pytest.mark.filterwarnings("ignore:constant columns dropped")
-def test_demo__consensus_is_better_than_its_members():
-    out, _ = run("demo")
+def test_demo__consensus_is_better_than_its_members(tmp_path):
+    out, _ = run("demo", "--output", tmp_path / "demo")
     nmi = {name: float(value) for name, value in re.findall(r"^(\S.*?) {2,}(0\.\d+) +0\.\d+ *$", out, re.MULTILINE)}
     assert nmi["consensus"] > nmi["the 30 members, mean"] > 0.5
     assert nmi["consensus"] > nmi["k-means with 10 clusters, mean of 30 runs"]
     assert "1,797 samples, 30 members" in out
+    assert re.search(r"^report: .*demo/report\.html$", out, re.MULTILINE)
+    assert (tmp_path / "demo" / "report.html").is_file()
 
 
 @pytest.mark.parametrize("name", cli.main.commands)

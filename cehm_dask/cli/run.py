@@ -44,12 +44,13 @@ def run(
       cehm run recipe.yaml --set consensus.k=12 --set output=runs/twelve
       cehm run recipe.yaml --date 2026-11-16 --json --quiet
     """
-    from cehm_dask.display import Stages, run_summary
     from cehm_dask.recipe import load
+
+    wanted = load(recipe, overrides)  # what is wrong with it is said before anything heavy is loaded
+    from cehm_dask.display import Stages, run_summary
     from cehm_dask.run import STAGES
     from cehm_dask.run import run as do
 
-    wanted = load(recipe, overrides)
     watch = Stages(Console(stderr=True), quiet=quiet)
     try:
         with terminated_like_interrupted():
