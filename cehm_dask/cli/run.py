@@ -95,9 +95,9 @@ def recipe(schema: bool, example: bool, check: str | None, overrides: tuple[str,
 
     \b
     Examples:
-      cehm recipe --example > recipe.yaml
+      cehm recipe --example
       cehm recipe --check recipe.yaml
-      cehm recipe --schema > recipe.schema.json
+      cehm recipe --schema
     """
     import yaml
 
