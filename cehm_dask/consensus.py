@@ -19,12 +19,14 @@ from cehm_dask.choice import Survey, survey
 from cehm_dask.diffusion import diffusion
 from cehm_dask.engine import Engine
 from cehm_dask.evaluation import agreement, member_agreement
-from cehm_dask.intersections import Hyperedges, hyperedges_of, intersections
+from cehm_dask.intersections import Hyperedges, hyperedges_of, intersections, intersections_and_sample
+from cehm_dask.labels import Codes
 from cehm_dask.medoids import medoids
 from cehm_dask.plan import Params, check_fit
 from cehm_dask.rounds import Answer, Order, Problem, advance, combine
 from cehm_dask.start import start
 from cehm_dask.store import ConsensusStore
+from cehm_dask.trail import SAMPLE, Trail, rows_to_follow
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class Consensus:
     chosen: Solution
     hyperedges: Hyperedges
     member_agreement: NDArray[np.float64]
+    trail: Trail | None
+    """The way of some samples, where the result goes into a store."""
     seconds: dict[str, float] = field(default_factory=dict)
     """By stage."""
 
@@ -113,7 +117,7 @@ def consensus(
     n_hyperedges = labels.count_hyperedges() if uncertain else None
     for params in problems_of:
         check_fit(params, 0 if n_hyperedges == 0 else labels.n_samples, n_hyperedges)
-    table, n_silent = _intersections(engine, store)
+    table, n_silent, trail = _intersections(engine, problems_of, seed, store)
     hyperedges = hyperedges_of(labels, table, n_silent)
     for run in engine.runs:
         run.silent_rows = n_silent > 0
@@ -123,7 +127,7 @@ def consensus(
     watch.lap("intersections")
     problems = _problems(hyperedges, problems_of, seed, store)
     watch.lap("medoids")
-    _solve(engine, problems, watch, store, record, progress)
+    _solve(engine, problems, watch, store, trail, record, progress)
     found = None
     if len(problems) > 1:
         found = survey(engine, problems)
@@ -134,6 +138,7 @@ def consensus(
         max(solutions, key=lambda solution: solution.agreement),
         hyperedges,
         member_agreement(hyperedges),
+        trail,
         watch.seconds,
     )
     _warn_about_result(result)
@@ -153,14 +158,24 @@ class _Watch:
         self._begin = now
 
 
-def _intersections(engine: Engine, store: ConsensusStore | None) -> tuple[NDArray[np.int64], int]:
+def _intersections(
+    engine: Engine, problems_of: Sequence[Params], seed: int, store: ConsensusStore | None
+) -> tuple[NDArray[np.int64], int, Trail | None]:
     if store is None:
-        return intersections(engine)
+        return *intersections(engine), None
+    rows = rows_to_follow(engine.labels.n_samples, sum(params.restarts for params in problems_of), seed)
     saved = store.load_intersections()
+    codes: Codes | None
     if saved is None:
-        saved = intersections(engine)
-        store.save_intersections(*saved)
-    return saved
+        table, n_silent, codes = intersections_and_sample(engine, rows)
+        store.save_trail({SAMPLE: codes})
+        store.save_intersections(table, n_silent)
+    else:
+        table, n_silent = saved
+        codes = store.load_trail().get(SAMPLE)
+    if codes is None:
+        return table, n_silent, None
+    return table, n_silent, Trail(engine.labels, rows, codes, n_silent, store)
 
 
 def _problems(
@@ -211,6 +226,7 @@ def _solve(
     problems: Sequence[Problem],
     watch: _Watch,
     store: ConsensusStore | None,
+    trail: Trail | None,
     record: Record | None,
     progress: Progress | None,
 ) -> None:
@@ -236,6 +252,9 @@ def _solve(
             if problem.round > before:
                 finished.append(problem)
         watch.lap(name)
+        if finished and trail is not None:
+            trail.follow(finished)
+            watch.lap("trail")
         if finished and store is not None:
             _save(store, problems)
             watch.lap("checkpoints")

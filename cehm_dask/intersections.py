@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from cehm_dask import kernels
 from cehm_dask.engine import Engine, Run
-from cehm_dask.labels import Labels
+from cehm_dask.labels import Codes, Labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,31 +56,41 @@ class Hyperedges:
         return slice(int(first), int(last))
 
 
-Tally = tuple[NDArray[Any], int]
+Tally = tuple[NDArray[Any], int, list[Codes]]
 
 
-def _count(run: Run) -> Tally:
+def _count(run: Run, sample: NDArray[np.int64]) -> Tally:
     table = np.zeros((run.n_slots, run.n_slots), np.int32)
     silent = 0
+    sampled: list[Codes] = []
     for block in run.blocks():
+        first, last = np.searchsorted(sample, [block.first_row, block.first_row + block.n_rows])
+        if last > first:
+            sampled.append(block.codes[sample[first:last] - block.first_row])
         kernels.intersections(block.codes, run.offsets, table)
         if run.labels.silent:
             silent += int(np.count_nonzero(~block.codes.any(axis=1)))
-    return table, silent
+    return table, silent, sampled
 
 
 def _add(tallies: Sequence[Tally]) -> Tally:
     # int32 holds the counts of one run; the sum may exceed it.
     total = tallies[0][0].astype(np.int64)
-    for table, _ in tallies[1:]:
+    for table, _, _ in tallies[1:]:
         total += table
-    return total, sum(silent for _, silent in tallies)
+    return total, sum(silent for _, silent, _ in tallies), [codes for _, _, own in tallies for codes in own]
 
 
 def intersections(engine: Engine) -> tuple[NDArray[np.int64], int]:
     """Count all intersections of slots in one sweep: the table I = HᵀH, and the number of silent rows."""
-    upper, n_silent = engine.sweep("intersections", _count, _add)
-    return upper + np.triu(upper, 1).T, n_silent
+    table, n_silent, _ = intersections_and_sample(engine, np.empty(0, np.int64))
+    return table, n_silent
+
+
+def intersections_and_sample(engine: Engine, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], int, Codes]:
+    """:func:`intersections`, and from the same sweep the codes of some rows, given in ascending order."""
+    upper, n_silent, sampled = engine.sweep("intersections", _count, _add, rows)
+    return upper + np.triu(upper, 1).T, n_silent, np.concatenate(sampled) if sampled else np.empty((0, 0), np.uint8)
 
 
 def hyperedges_of(labels: Labels, table: NDArray[np.int64], n_silent: int) -> Hyperedges:

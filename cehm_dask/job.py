@@ -24,6 +24,7 @@ from cehm_dask.machine import Machine, cluster_machine, peak_bytes, this_machine
 from cehm_dask.plan import Budget, Params, expected_sweeps, format_bytes, make_budget
 from cehm_dask.rounds import Order, harvest_blocks
 from cehm_dask.store import ConsensusStore, Ensemble, ResultWriter, open_consensus
+from cehm_dask.trail import stages_of
 
 log = logging.getLogger(__name__)
 
@@ -215,10 +216,21 @@ def _store_result(engine: Engine, store: ConsensusStore, result: Consensus, orde
     store.save_table("margin_histogram", histogram)
     store.save_table("member_agreement", result.member_agreement)
     store.save_table("hyperedge_member", result.hyperedges.members.astype(np.int64))
+    stages = _store_trail(store, result)
     scan = _scan(result, mean_margin(units, problem))
-    store.finish({**_facts(engine, result), "scan": scan})
+    store.finish({**_facts(engine, result), "scan": scan, "trail_stages": stages})
     stored = open_consensus(store.url)
     return Outcome(result, stored.array("labels"), stored.array("margin"), sizes, scan, engine.sweeps, engine.budget)
+
+
+def _store_trail(store: ConsensusStore, result: Consensus) -> list[str]:
+    """Keep the trail of the chosen problem; the stage of each of its rounds, none if some of it was lost."""
+    found = None if result.trail is None else result.trail.of(result.chosen.problem)
+    if result.trail is None or found is None:
+        return []
+    store.save_table("trail", found)
+    store.save_table("trail_rows", result.trail.rows)
+    return stages_of(result.chosen.problem)
 
 
 Written = tuple[NDArray[np.int64], int]

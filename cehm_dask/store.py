@@ -10,6 +10,7 @@ once its attributes say so, and those are written last.
 import hashlib
 import io
 import json
+import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,8 @@ from zarr.codecs import Crc32cCodec
 
 from cehm_dask.files import Lock, StoreError, absolute, entries, exists, is_url, read_whole, remove, write_whole
 from cehm_dask.shards import Shards
+
+log = logging.getLogger(__name__)
 
 VERSION = 1
 KEY = "cehm"
@@ -427,6 +430,30 @@ class ConsensusStore:
                 f"{self._checkpoint} is damaged ({error}): remove it, and the run starts over from the intersections"
             ) from error
 
+    def save_trail(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Add arrays to the trail, in a file of their own: what grows by a round is not written anew every round."""
+        buffer = io.BytesIO()
+        np.savez(buffer, **arrays)  # type: ignore[arg-type]
+        write_whole(f"{self._trail}{time.time_ns():020d}.npz", buffer.getvalue())
+
+    def load_trail(self) -> dict[str, NDArray[Any]]:
+        """All that was added to the trail, the latest of what was added twice; a damaged file is left out."""
+        found: dict[str, NDArray[Any]] = {}
+        for entry in self._trail_files():
+            try:
+                with np.load(io.BytesIO(read_whole(entry) or b""), allow_pickle=False) as saved:
+                    found |= {name: saved[name] for name in saved.files}
+            except Exception as error:  # a dozen kinds, from zipfile, zlib and numpy
+                log.warning("%s is damaged (%s): the result will have no trail", entry, error)
+        return found
+
+    @property
+    def _trail(self) -> str:
+        return f"{self.url.rstrip('/')}/trail-"
+
+    def _trail_files(self) -> list[str]:
+        return sorted(entry for entry in entries(self.url) if "/trail-" in entry and entry.endswith(".npz"))
+
     def create_result(self, n_samples: int, chunk_rows: int) -> ResultWriter:
         """Create the arrays of size n, to be filled chunk by chunk."""
         group = _group(self.url, "r+")
@@ -441,7 +468,8 @@ class ConsensusStore:
         group = _group(self.url, "r+")
         attributes: Any = group.attrs.asdict()[KEY]
         group.attrs[KEY] = {**attributes, **facts, "complete": True}
-        remove(self._checkpoint)
+        for file in (self._checkpoint, *self._trail_files()):
+            remove(file)
 
     def close(self) -> None:
         self._lock.release()

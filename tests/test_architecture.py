@@ -15,7 +15,7 @@ LAYERS = [
     {"engine", "ingest", "synth", "base_labels", "cluster"},
     {"intersections"},
     {"medoids", "evaluation", "rounds"},
-    {"start", "diffusion", "adjustion", "choice"},
+    {"start", "diffusion", "adjustion", "choice", "trail"},
     {"consensus"},
     {"job"},
     {"rivals.rows"},

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from cehm_dask import CEHM, diffusion, engine, job, rounds
 from cehm_dask.files import StoreError
 from cehm_dask.ingest import ingest
-from cehm_dask.job import Where, cluster
+from cehm_dask.job import Where, cluster, gather, join
 from cehm_dask.labels import as_labels
 from cehm_dask.plan import BudgetError, Params, make_budget
 from cehm_dask.store import ConsensusStore, open_consensus
 from cehm_dask.synth import Synth
+from cehm_dask.trail import rows_to_follow
 from tests.conftest import worker_processes
 
 pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
@@ -380,3 +381,97 @@ def test_memory__measured_below_projected_below_allowed(tmp_path):
         peak, projected, allowed, *kept = json.loads(output)
         assert peak <= projected <= allowed
         assert kept == keeps
+
+
+# --- the trail ---------------------------------------------------------------------------------------------------
+
+
+def trail_in(url):
+    """The stored trail, its rows and the stages of its rounds."""
+    stored = open_consensus(str(url))
+    return stored.array("trail")[...], stored.array("trail_rows")[...], stored.facts["trail_stages"]
+
+
+@pytest.fixture(scope="module")
+def followed(ensemble):
+    """What really was assigned, in every round of the chosen of three starts, to all rows."""
+    rounds = {}
+
+    def record(problem, stage, engine):
+        found, _ = engine.sweep("record", gather, join, problem.last_order(), reads=False)
+        rounds.setdefault(problem.number, []).append((stage, found))
+
+    outcome = cluster(as_labels(ensemble), replace(PARAMS, restarts=3), 0, Where(), record=record)
+    return rounds[outcome.consensus.chosen.problem.number]
+
+
+@pytest.mark.parametrize("keep_state", [True, False])
+def test_trail__is_what_was_assigned_in_every_round(ensemble, followed, tmp_path, monkeypatch, keep_state):
+    budget = job.budget_of
+    monkeypatch.setattr(
+        job, "budget_of", lambda *args: replace(budget(*args), keep_state=keep_state, keep_labels=False)
+    )
+    cluster(as_labels(ensemble), replace(PARAMS, restarts=3), 0, Where(output=str(tmp_path / "c.zarr")))
+    trail, rows, stages = trail_in(tmp_path / "c.zarr")
+    assert stages == [stage for stage, _ in followed]
+    assert set(stages) == {"start", "diffusion", "adjustion"}
+    assert len(rows) == 3000
+    assert (np.diff(rows) > 0).all()
+    np.testing.assert_array_equal(trail, np.stack([found[rows] for _, found in followed]))
+    assert trail.dtype == np.int16
+    assert (trail[0] == -1).any()
+    np.testing.assert_array_equal(trail[-1], open_consensus(str(tmp_path / "c.zarr")).array("labels")[...][rows])
+
+
+def test_trail__costs_no_sweep_and_no_look(ensemble, tmp_path, monkeypatch):
+    names, sweep = [], engine.Engine.sweep
+
+    def noted(self, name, *args, **kwargs):
+        names.append(name)
+        return sweep(self, name, *args, **kwargs)
+
+    monkeypatch.setattr(engine.Engine, "sweep", noted)
+    without = cluster(as_labels(ensemble), PARAMS, 0, Where())
+    plain, names[:] = list(names), []
+    with_trail = cluster(as_labels(ensemble), PARAMS, 0, Where(output=str(tmp_path / "c.zarr")))
+    assert names == plain
+    assert with_trail.sweeps == without.sweeps
+
+
+def test_trail__whole_after_an_interruption(ensemble, followed, tmp_path):
+    output = str(tmp_path / "c.zarr")
+
+    def interrupt(event):
+        if event.round == 4:
+            raise KeyboardInterrupt
+
+    params = replace(PARAMS, restarts=3)
+    with pytest.raises(KeyboardInterrupt):
+        cluster(as_labels(ensemble), params, 0, Where(output=output), progress=interrupt)
+    cluster(as_labels(ensemble), params, 0, Where(output=output))
+    trail, rows, _ = trail_in(output)
+    np.testing.assert_array_equal(trail, np.stack([found[rows] for _, found in followed]))
+    assert not list((tmp_path / "c.zarr").glob("trail-*"))
+
+
+def test_trail__lost_costs_the_trail_and_nothing_else(ensemble, wanted, tmp_path):
+    output = tmp_path / "c.zarr"
+
+    def interrupt(event):
+        if event.round == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cluster(as_labels(ensemble), PARAMS, 0, Where(output=str(output)), progress=interrupt)
+    second = sorted(output.glob("trail-*"))[1]
+    second.write_bytes(second.read_bytes()[:100])
+    assert_same(cluster(as_labels(ensemble), PARAMS, 0, Where(output=str(output))), wanted)
+    assert open_consensus(str(output)).facts["trail_stages"] == []
+    assert not (output / "trail").exists()
+
+
+def test_trail__fewer_rows_where_there_are_many_problems_or_few_samples():
+    assert len(rows_to_follow(10**9, 10, 0)) == 3000
+    assert len(rows_to_follow(10**9, 400, 0)) == 1000
+    assert len(rows_to_follow(10**9, 10**6, 0)) == 300
+    np.testing.assert_array_equal(rows_to_follow(150, 10, 0), np.arange(150))
