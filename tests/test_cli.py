@@ -267,7 +267,8 @@ def test_cluster__its_workers_do_the_sweeps(folder, wanted, monkeypatch):
     from distributed import LocalCluster
 
     monkeypatch.setattr("cehm_dask.engine.Threads", lambda *_: pytest.fail("threads of this process were started"))
-    with LocalCluster(1, threads_per_worker=2, processes=False, dashboard_address=":0") as workers:
+    options = {"processes": False, "protocol": "tcp://", "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+    with LocalCluster(1, threads_per_worker=2, **options) as workers:
         address = workers.scheduler_address
         _, err = run("consensus", "labels.zarr", "--k", 5, "-o", "out.npy", "--cluster", address)
     np.testing.assert_array_equal(labels_of("out.npy"), wanted.labels_)
