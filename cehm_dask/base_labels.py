@@ -8,22 +8,28 @@ and share one compiled kernel; the others label a block by their own ``predict``
 
 import copy
 import hashlib
-import os
+import logging
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, isqrt, sqrt
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask import kernels
+from cehm_dask.engine import crew
 from cehm_dask.features import BLOCK_ROWS, Features, Scaling, fit_scaling, sample_rows
 from cehm_dask.labels import Codes
-from cehm_dask.store import create_ensemble, digest_of, open_ensemble, replace_store
+from cehm_dask.machine import cluster_machine, this_machine
+from cehm_dask.plan import threads_for_generation
+from cehm_dask.store import create_ensemble, digest_of, open_ensemble, replace_store, shape_of_chunks
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 BASES = ("kmeans", "minibatch", "mixture", "birch", "dask-ml")
 FULL_FIT_ROWS = 1 << 15
@@ -222,20 +228,26 @@ def _scores(centres: NDArray[np.float64], names: NDArray[np.int64], view: NDArra
 def fit_members(
     plans: Sequence[MemberPlan],
     rows: NDArray[np.float32],
+    pool: Executor,
     *,
-    threads: int = 1,
     report: Callable[[str, int], None] = lambda _what, _count: None,
 ) -> list[tuple[Member, float]]:
     """Fit members side by side, each on one thread: sums inside a fit then do not depend on the machine."""
     from threadpoolctl import threadpool_limits
 
     def fit(plan: MemberPlan) -> tuple[Member, float]:
-        fitted = fit_member(plan, rows)
-        report("fitted", 1)
-        return fitted
+        threadpool_limits(1)  # of a worker, for good; in this process the limits outside put it back
+        return fit_member(plan, rows)
 
-    with threadpool_limits(1), ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(fit, plans))
+    with threadpool_limits(1):
+        return list(_reported(pool.map(fit, plans), lambda _fitted: report("fitted", 1)))
+
+
+def _reported(results: Iterator[T], tell: Callable[[T], None]) -> Iterator[T]:
+    """Results as they come, each told of in this process, whoever made it."""
+    for result in results:
+        tell(result)
+        yield result
 
 
 @dataclass(frozen=True, eq=False)
@@ -288,12 +300,12 @@ def make_labeller(
     features: Features,
     plans: Sequence[MemberPlan],
     seed: int,
+    pool: Executor,
     *,
     scale: str = "standard",
     impute: str | None = None,
     fit_rows: int | None = None,
     full_lloyd: bool = False,
-    threads: int = 1,
     report: Callable[[str, int], None] = lambda _what, _count: None,
 ) -> tuple[Labeller, list[dict[str, Any]]]:
     """Scale, sample and fit: all that comes before the one sweep that labels; and each member's provenance.
@@ -310,12 +322,12 @@ def make_labeller(
                 f"{type(plan.base).__name__} has no predict, so it must be fitted on all rows, not on {count}: "
                 f"pass fit_rows={features.n_samples} if they fit in memory"
             )
-    _, sample = sample_rows(features, count, seed, threads=threads)
-    scaling = fit_scaling(features, scale, impute=impute, sample=sample, threads=threads)
-    fitted = fit_members(plans, scaling.apply(sample, names=features.names), threads=threads, report=report)
+    _, sample = sample_rows(features, count, seed, pool)
+    scaling = fit_scaling(features, scale, pool, impute=impute, sample=sample)
+    fitted = fit_members(plans, scaling.apply(sample, names=features.names), pool, report=report)
     members = tuple(member for member, _ in fitted)
     if full_lloyd:
-        members = _all_rows(features, scaling, plans, members, threads, report)
+        members = _all_rows(features, scaling, plans, members, pool, report)
     labeller = Labeller(scaling, members, tuple(map(_width, members, plans)))
     facts = [
         {
@@ -337,14 +349,14 @@ def _all_rows(
     scaling: Scaling,
     plans: Sequence[MemberPlan],
     members: tuple[Member, ...],
-    threads: int,
+    pool: Executor,
     report: Callable[[str, int], None],
 ) -> tuple[Member, ...]:
     chosen = [j for j, plan in enumerate(plans) if plan.base in LLOYD]
     if not chosen:
         raise ValueError(f"full_lloyd: none of the members is one of {', '.join(LLOYD)}")
     centres = [member for member in (members[j] for j in chosen) if isinstance(member, Linear)]
-    moved = dict(zip(chosen, lloyd(features, scaling, centres, threads=threads, report=report), strict=True))
+    moved = dict(zip(chosen, lloyd(features, scaling, centres, pool, report=report), strict=True))
     return tuple(moved.get(j, member) for j, member in enumerate(members))
 
 
@@ -352,19 +364,19 @@ def lloyd(
     features: Features,
     scaling: Scaling,
     members: Sequence[Linear],
+    pool: Executor,
     *,
-    threads: int = 1,
     report: Callable[[str, int], None] = lambda _what, _count: None,
 ) -> list[Linear]:
     """k-means on all rows, larger than memory or not: every sweep over the features serves all members that still move.
 
     Starts from the centres the members have. Sums run block by block in row order, so they do not depend on the
-    number of threads.
+    number of threads or workers.
     """
     done: dict[int, Linear] = {}
     moving = dict(enumerate(members))
     for _ in range(LLOYD_ROUNDS):
-        sums, counts = _centre_sums(features, scaling, list(moving.values()), threads)
+        sums, counts = _centre_sums(features, scaling, list(moving.values()), pool)
         report("Lloyd", features.n_samples)
         edges = np.cumsum([0, *(len(member.names) for member in moving.values())])
         for (number, member), (a, b) in zip(list(moving.items()), pairwise(edges), strict=True):
@@ -388,7 +400,7 @@ def _centres(member: Linear) -> NDArray[np.float64]:
 
 
 def _centre_sums(
-    features: Features, scaling: Scaling, members: Sequence[Linear], threads: int
+    features: Features, scaling: Scaling, members: Sequence[Linear], pool: Executor
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Sum of the scaled rows nearest to each centre, and how many there are, in one sweep."""
     labeller = Labeller(scaling, tuple(members), tuple(len(member.names) for member in members))
@@ -400,12 +412,11 @@ def _centre_sums(
         kernels.centre_sums(scaled, labeller.nearest(scaled), first, sums, counts)
         return sums, counts
 
-    with ThreadPoolExecutor(threads) as pool:
-        parts = pool.map(look, features.blocks())
-        sums, counts = next(parts)
-        for more, rows in parts:
-            sums += more
-            counts += rows
+    parts = pool.map(look, features.blocks())
+    sums, counts = next(parts)
+    for more, rows in parts:
+        sums = sums + more
+        counts = counts + rows
     return sums, counts
 
 
@@ -423,57 +434,76 @@ def generate(
     *,
     append: bool = False,
     overwrite: bool = False,
+    memory: str | int | None = None,
     threads: int | None = None,
+    client: Any = None,
     report: Callable[[str, int], None] = lambda _what, _count: None,
     **fitting: Any,
 ) -> str:
     """Make members and write their labels to an ensemble.zarr, a whole shard at a time; returns the fingerprint.
 
     An interrupted generation goes on with the shards that are missing. With ``append``, the members are put behind
-    those of the ensemble that is there.
+    those of the ensemble that is there. ``memory``, ``threads`` and ``client`` say who works, and change no label: a
+    client's workers read the features themselves, so features that only this process holds stay with its threads.
     """
-    threads = threads or len(os.sched_getaffinity(0))
     before = open_ensemble(url) if append else None
     if before is not None and before.n_samples != features.n_samples:
         raise ValueError(f"features have {features.n_samples} rows, the ensemble {url} has {before.n_samples}")
-    labeller, facts = make_labeller(features, plans, seed, threads=threads, report=report, **fitting)
-    widths = [*(before.widths if before else ()), *(width + 1 for width in labeller.widths)]
-    target = f"{url.rstrip('/')}.growing" if append else url
-    identity = [features.n_samples, features.names, seed, [plan.facts() for plan in plans], fitting]
-    identity.append(before.fingerprint if before else None)
-    values = None
-    if before is not None and before.values is not None:
-        values = [*before.values, *(np.arange(width) for width in labeller.widths)]
-    writer = create_ensemble(
-        target,
-        features.n_samples,
-        widths,
-        names=[*before.names, *(str(len(before.names) + j) for j in range(len(plans)))] if before else None,
-        values=values,
-        members=[*(before.members if before else ()), *facts],
-        source=features.source,
-        overwrite=overwrite,
-        identity=hashlib.blake2b(repr(identity).encode(), digest_size=16).hexdigest(),
+    if client is not None and features.reopen is None:
+        log.info("features from %s cannot be opened by workers: this process makes the members", features.source)
+        client = None
+    machine = this_machine(memory, threads) if client is None else cluster_machine(client, memory)
+    n_members = len(plans) + (len(before.widths) if before else 0)
+    threads = threads_for_generation(
+        features.n_features,
+        n_members,
+        fit_rows=min(features.n_samples, fitting.get("fit_rows") or FULL_FIT_ROWS),
+        block_rows=min(features.n_samples, BLOCK_ROWS),
+        shard_rows=min(features.n_samples, shape_of_chunks(features.n_samples, n_members, 1)[1]),
+        allowed=machine.allowed,
+        taken=machine.taken,
+        threads=machine.threads,
     )
+    with crew(threads, client) as pool:
+        labeller, facts = make_labeller(features, plans, seed, pool, report=report, **fitting)
+        widths = [*(before.widths if before else ()), *(width + 1 for width in labeller.widths)]
+        target = f"{url.rstrip('/')}.growing" if append else url
+        identity = [features.n_samples, features.names, seed, [plan.facts() for plan in plans], fitting]
+        identity.append(before.fingerprint if before else None)
+        values = None
+        if before is not None and before.values is not None:
+            values = [*before.values, *(np.arange(width) for width in labeller.widths)]
+        writer = create_ensemble(
+            target,
+            features.n_samples,
+            widths,
+            names=[*before.names, *(str(len(before.names) + j) for j in range(len(plans)))] if before else None,
+            values=values,
+            members=[*(before.members if before else ()), *facts],
+            source=features.source,
+            overwrite=overwrite,
+            identity=hashlib.blake2b(repr(identity).encode(), digest_size=16).hexdigest(),
+        )
 
-    def label_shard(shard: int) -> tuple[str, list[NDArray[np.int64]]]:
-        start, stop = writer.rows(shard)
-        codes = writer.written(shard)
-        if codes is None:
-            # In the blocks that features are always read in, counted from row 0.
-            cuts = [start, *range(-(-(start + 1) // BLOCK_ROWS) * BLOCK_ROWS, stop, BLOCK_ROWS), stop]
-            parts = [labeller.label(features.read(a, b), a, features.names) for a, b in pairwise(cuts)]
-            codes = np.concatenate(parts)
-            if before is not None:
-                codes = np.concatenate((before.read(start, stop), codes), axis=1)
-            digest = writer.write(shard, codes)
-        else:
-            digest = digest_of(codes)
-        report("labelled", stop - start)
-        return digest, [np.bincount(codes[:, j], minlength=width)[1:] for j, width in enumerate(widths)]
+        def label_shard(shard: int) -> tuple[str, list[NDArray[np.int64]]]:
+            start, stop = writer.rows(shard)
+            codes = writer.written(shard)
+            if codes is None:
+                # In the blocks that features are always read in, counted from row 0.
+                cuts = [start, *range(-(-(start + 1) // BLOCK_ROWS) * BLOCK_ROWS, stop, BLOCK_ROWS), stop]
+                parts = [labeller.label(features.read(a, b), a, features.names) for a, b in pairwise(cuts)]
+                codes = np.concatenate(parts)
+                if before is not None:
+                    codes = np.concatenate((before.read(start, stop), codes), axis=1)
+                digest = writer.write(shard, codes)
+            else:
+                digest = digest_of(codes)
+            return digest, [np.bincount(codes[:, j], minlength=width)[1:] for j, width in enumerate(widths)]
 
-    with ThreadPoolExecutor(threads) as pool:
-        done = list(pool.map(label_shard, range(writer.n_shards)))
+        def tell(labelled: tuple[str, list[NDArray[np.int64]]]) -> None:
+            report("labelled", int(labelled[1][-1].sum()))
+
+        done = list(_reported(pool.map(label_shard, range(writer.n_shards)), tell))
     sizes = [np.sum(parts, axis=0) for parts in zip(*(own for _, own in done), strict=True)]
     fingerprint = writer.finish([digest for digest, _ in done], sizes)
     if append:
@@ -481,13 +511,12 @@ def generate(
     return fingerprint
 
 
-def label_all(features: Features, labeller: Labeller, *, threads: int | None = None) -> Codes:
-    """Codes of every row in memory, made in one sweep."""
+def label_all(features: Features, labeller: Labeller, pool: Executor) -> Codes:
+    """Codes of every row in memory, made in one sweep by threads of this process."""
     codes = np.empty((features.n_samples, len(labeller.members)), labeller.dtype)
 
     def label(block: tuple[int, int]) -> None:
         codes[slice(*block)] = labeller.label(features.read(*block), block[0], features.names)
 
-    with ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool:
-        list(pool.map(label, features.blocks()))
+    list(pool.map(label, features.blocks()))
     return codes

@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from cehm_dask.base_labels import Labeller, Linear, Member, k_range, label_all, make_labeller, plan_members
 from cehm_dask.consensus import Progress
+from cehm_dask.engine import crew
 from cehm_dask.estimator import CEHM
 from cehm_dask.features import Scaling, as_features
 from cehm_dask.store import load_model, save_model
@@ -139,18 +140,18 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             projection=self.projection,
             bootstrap=self.bootstrap,
         )
-        threads = len(os.sched_getaffinity(0))
-        self._labeller, self.members_ = make_labeller(
-            features,
-            plans,
-            seed,
-            scale=self.scale,
-            impute=self.impute,
-            fit_rows=self.fit_rows,
-            full_lloyd=self.full_lloyd,
-            threads=threads,
-        )
-        self.base_labels_ = label_all(features, self._labeller, threads=threads)
+        with crew(len(os.sched_getaffinity(0))) as pool:
+            self._labeller, self.members_ = make_labeller(
+                features,
+                plans,
+                seed,
+                pool,
+                scale=self.scale,
+                impute=self.impute,
+                fit_rows=self.fit_rows,
+                full_lloyd=self.full_lloyd,
+            )
+            self.base_labels_ = label_all(features, self._labeller, pool)
         settings = {name: getattr(self, name) for name in CONSENSUS}
         self.consensus_ = CEHM(self.n_clusters, random_state=seed, **settings)
         self.consensus_.fit(self.base_labels_, progress=progress)
@@ -165,7 +166,8 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         features = as_features(X)
         if features.n_features != self.n_features_in_:
             raise ValueError(f"X has {features.n_features} features, {self.n_features_in_} were fitted")
-        return self.consensus_.predict(label_all(features, self._labeller))
+        with crew(len(os.sched_getaffinity(0))) as pool:
+            return self.consensus_.predict(label_all(features, self._labeller, pool))
 
     def save(self, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write what ``predict`` needs to a Zarr store; for members that assign to the nearest centre."""

@@ -14,7 +14,8 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice, pairwise
@@ -324,6 +325,16 @@ def share_out(homes: dict[int, str], runs: Sequence[int], workers: Sequence[str]
             settled[run] = home
             load[home] += 1
     return {run: settled[run] for run in runs}
+
+
+@contextmanager
+def crew(threads: int, client: Any = None) -> Iterator[Executor]:
+    """Whoever does the work, for stages that have no label blocks yet: threads of this process, or a cluster's workers.
+
+    What is handed to a cluster must be small to send.
+    """
+    with ThreadPoolExecutor(threads) if client is None else client.get_executor(pure=False, retries=2) as executor:
+        yield executor
 
 
 @dataclass(eq=False)

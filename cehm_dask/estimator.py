@@ -194,11 +194,11 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         A sample with no known label gets -1.
         """
         labels, weights = self._known(X)
-        table = kernels.padded(weights)
+        table, first_column = kernels.side_by_side([weights])
         best = np.empty((1, labels.n_samples), np.int16)
         margin = np.empty((1, labels.n_samples), np.float64)
         codes = labels.source.read(0, labels.n_samples)
-        kernels.belonging(codes, labels.offsets, table, np.array([0, table.shape[1]]), best, margin)
+        kernels.belonging(codes, labels.offsets, table, first_column, best, margin)
         return np.where(codes.any(axis=1), best[0], np.int16(-1))
 
     def membership(self, X: Any) -> NDArray[np.float64]:

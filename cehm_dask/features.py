@@ -9,17 +9,17 @@ over blocks of a fixed number of rows, counted from row 0, so no chunking of the
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask.files import kept_columns
+from cehm_dask.files import absolute, kept_columns
 from cehm_dask.store import is_store, open_array
 
 BLOCK_ROWS = 1 << 16
@@ -43,15 +43,22 @@ class Features:
     names: tuple[str, ...]
     read: Read
     source: str
+    """Where they come from."""
+    reopen: "Callable[[], Features] | None" = None
+    """How another process opens them; None: only this one holds them."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.reopen is None:
+            raise TypeError(f"features from {self.source} are held by this process: they cannot be sent to another")
+        return self.reopen, ()
 
     @property
     def n_features(self) -> int:
         return len(self.names)
 
-    def blocks(self) -> Iterator[tuple[int, int]]:
+    def blocks(self) -> list[tuple[int, int]]:
         """First row of each block and the row after its last."""
-        for start in range(0, self.n_samples, BLOCK_ROWS):
-            yield start, min(start + BLOCK_ROWS, self.n_samples)
+        return [(start, min(start + BLOCK_ROWS, self.n_samples)) for start in range(0, self.n_samples, BLOCK_ROWS)]
 
 
 def as_features(X: Any, *, leave_out: Sequence[str] = ()) -> Features:
@@ -79,15 +86,17 @@ def as_features(X: Any, *, leave_out: Sequence[str] = ()) -> Features:
 
 
 def _from_path(path: str, leave_out: Sequence[str]) -> Features:
+    reopen = partial(as_features, absolute(path), leave_out=tuple(leave_out))
     if is_store(path):
-        return _from_array(open_array(path), path)
+        return replace(_from_array(open_array(path), path), reopen=reopen)
     local = Path(path)
     if not local.exists():
         raise FileNotFoundError(f"features {path}: no such file")
     if local.suffix == ".npy":
-        return _from_array(np.load(local, mmap_mode="r", allow_pickle=False), path)
+        mapped = np.load(local, mmap_mode="r", allow_pickle=False)
+        return replace(_from_array(mapped, path), reopen=reopen)
     if local.suffix == ".parquet":
-        return _from_parquet(local, leave_out)
+        return replace(_from_parquet(local, leave_out), reopen=reopen)
     if local.suffix == ".csv":
         return _from_csv(local, leave_out)
     raise ValueError(f"features {path}: expected a name that ends in .npy, .csv, .parquet or .zarr")
@@ -195,7 +204,7 @@ def _refuse_value(value: float, row: int, name: str) -> None:
 
 
 def fit_scaling(
-    features: Features, scale: str, *, impute: str | None = None, sample: NDArray[Any] | None = None, threads: int = 1
+    features: Features, scale: str, pool: Executor, *, impute: str | None = None, sample: NDArray[Any] | None = None
 ) -> Scaling:
     """Find each column's centre and spread in one pass; constant columns are dropped and named.
 
@@ -220,14 +229,13 @@ def fit_scaling(
         high = np.where(finite, values, -np.inf).max(axis=0)
         return count, mean, squares, low, high
 
-    with ThreadPoolExecutor(threads) as pool:
-        parts = pool.map(look, features.blocks())
-        count, mean, squares, low, high = next(parts)
-        for n, m, s, bottom, top in parts:
-            total = np.maximum(count + n, 1)
-            squares = squares + s + (m - mean) ** 2 * count * n / total
-            mean = (mean * count + m * n) / total
-            count, low, high = count + n, np.minimum(low, bottom), np.maximum(high, top)
+    parts = pool.map(look, features.blocks())
+    count, mean, squares, low, high = next(parts)
+    for n, m, s, bottom, top in parts:
+        total = np.maximum(count + n, 1)
+        squares = squares + s + (m - mean) ** 2 * count * n / total
+        mean = (mean * count + m * n) / total
+        count, low, high = count + n, np.minimum(low, bottom), np.maximum(high, top)
     constant = ~(low < high)
     if constant.all():
         raise ValueError("every feature is constant: there is nothing to cluster by")
@@ -248,9 +256,7 @@ def fit_scaling(
     return Scaling(used, centre[used], spread[used], mean[used] if impute == "mean" else None)
 
 
-def sample_rows(
-    features: Features, count: int, seed: int, *, threads: int = 1
-) -> tuple[NDArray[np.int64], NDArray[Any]]:
+def sample_rows(features: Features, count: int, seed: int, pool: Executor) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Row numbers drawn at random without repetition, ascending, and those rows; each block is read once."""
     if count >= features.n_samples:
         chosen = np.arange(features.n_samples)
@@ -264,5 +270,4 @@ def sample_rows(
             return np.empty((0, features.n_features))
         return np.asarray(features.read(*block)[chosen[first:last] - block[0]])
 
-    with ThreadPoolExecutor(threads) as pool:
-        return chosen, np.concatenate([part for part in pool.map(pick, features.blocks()) if len(part)])
+    return chosen, np.concatenate([part for part in pool.map(pick, features.blocks()) if len(part)])

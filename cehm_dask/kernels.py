@@ -9,6 +9,8 @@ Sums over members run in member order inside a row and counts are integers: bloc
 cannot change a bit of the result. ``fastmath`` would give that up, so it stays off.
 """
 
+from collections.abc import Sequence
+
 import numba
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +20,7 @@ from numpy.typing import NDArray
 numba.config.SLP_VECTORIZE = 1
 
 LANES = 4
-"""Tables of weights are padded to whole groups of this many columns, the accumulators that share a vector."""
+"""Accumulators that share a vector; columns of weights are summed in one, two or three such groups."""
 
 WIDEST = 3 * LANES
 """Columns summed in one go over the members; fixed widths keep one compiled, disk-cached kernel for every k."""
@@ -98,7 +100,7 @@ def weighted_intersections(codes, offsets, weights, table):  # type: ignore[no-u
 
 
 @_jit
-def _sum_4(codes, offsets, weights, column, sums):  # type: ignore[no-untyped-def]
+def _sum_4(codes, offsets, weights, sums):  # type: ignore[no-untyped-def]
     members = _U(codes.shape[1])
     for r in range(_U(codes.shape[0])):
         b0 = 0.0
@@ -107,10 +109,10 @@ def _sum_4(codes, offsets, weights, column, sums):  # type: ignore[no-untyped-de
         b3 = 0.0
         for j in range(members):
             slot = _U(codes[r, j]) + offsets[j]
-            b0 += weights[slot, column]
-            b1 += weights[slot, column + _U(1)]
-            b2 += weights[slot, column + _U(2)]
-            b3 += weights[slot, column + _U(3)]
+            b0 += weights[slot, _U(0)]
+            b1 += weights[slot, _U(1)]
+            b2 += weights[slot, _U(2)]
+            b3 += weights[slot, _U(3)]
         sums[_U(0), r] = b0
         sums[_U(1), r] = b1
         sums[_U(2), r] = b2
@@ -118,7 +120,7 @@ def _sum_4(codes, offsets, weights, column, sums):  # type: ignore[no-untyped-de
 
 
 @_jit
-def _sum_8(codes, offsets, weights, column, sums):  # type: ignore[no-untyped-def]
+def _sum_8(codes, offsets, weights, sums):  # type: ignore[no-untyped-def]
     members = _U(codes.shape[1])
     for r in range(_U(codes.shape[0])):
         b0 = 0.0
@@ -131,14 +133,14 @@ def _sum_8(codes, offsets, weights, column, sums):  # type: ignore[no-untyped-de
         b7 = 0.0
         for j in range(members):
             slot = _U(codes[r, j]) + offsets[j]
-            b0 += weights[slot, column]
-            b1 += weights[slot, column + _U(1)]
-            b2 += weights[slot, column + _U(2)]
-            b3 += weights[slot, column + _U(3)]
-            b4 += weights[slot, column + _U(4)]
-            b5 += weights[slot, column + _U(5)]
-            b6 += weights[slot, column + _U(6)]
-            b7 += weights[slot, column + _U(7)]
+            b0 += weights[slot, _U(0)]
+            b1 += weights[slot, _U(1)]
+            b2 += weights[slot, _U(2)]
+            b3 += weights[slot, _U(3)]
+            b4 += weights[slot, _U(4)]
+            b5 += weights[slot, _U(5)]
+            b6 += weights[slot, _U(6)]
+            b7 += weights[slot, _U(7)]
         sums[_U(0), r] = b0
         sums[_U(1), r] = b1
         sums[_U(2), r] = b2
@@ -150,7 +152,7 @@ def _sum_8(codes, offsets, weights, column, sums):  # type: ignore[no-untyped-de
 
 
 @_jit
-def _sum_12(codes, offsets, weights, column, sums):  # type: ignore[no-untyped-def]
+def _sum_12(codes, offsets, weights, sums):  # type: ignore[no-untyped-def]
     members = _U(codes.shape[1])
     for r in range(_U(codes.shape[0])):
         b0 = 0.0
@@ -167,18 +169,18 @@ def _sum_12(codes, offsets, weights, column, sums):  # type: ignore[no-untyped-d
         b11 = 0.0
         for j in range(members):
             slot = _U(codes[r, j]) + offsets[j]
-            b0 += weights[slot, column]
-            b1 += weights[slot, column + _U(1)]
-            b2 += weights[slot, column + _U(2)]
-            b3 += weights[slot, column + _U(3)]
-            b4 += weights[slot, column + _U(4)]
-            b5 += weights[slot, column + _U(5)]
-            b6 += weights[slot, column + _U(6)]
-            b7 += weights[slot, column + _U(7)]
-            b8 += weights[slot, column + _U(8)]
-            b9 += weights[slot, column + _U(9)]
-            b10 += weights[slot, column + _U(10)]
-            b11 += weights[slot, column + _U(11)]
+            b0 += weights[slot, _U(0)]
+            b1 += weights[slot, _U(1)]
+            b2 += weights[slot, _U(2)]
+            b3 += weights[slot, _U(3)]
+            b4 += weights[slot, _U(4)]
+            b5 += weights[slot, _U(5)]
+            b6 += weights[slot, _U(6)]
+            b7 += weights[slot, _U(7)]
+            b8 += weights[slot, _U(8)]
+            b9 += weights[slot, _U(9)]
+            b10 += weights[slot, _U(10)]
+            b11 += weights[slot, _U(11)]
         sums[_U(0), r] = b0
         sums[_U(1), r] = b1
         sums[_U(2), r] = b2
@@ -201,50 +203,52 @@ def belonging(codes, offsets, weights, first_column, best, margin):  # type: ign
     ----------
     codes : (rows, members) uint8, uint16 or uint32
     offsets : (members,) uint64
-    weights : (slots, columns) float64
-        The tables W of all problems side by side, each padded with zero columns (see :func:`padded`). A padded
-        column sums to 0, never more than a real one, and comes after it: it can neither win nor lower a lead.
+    weights : (groups, slots, width) float64
     first_column : (problems + 1,) int64
-        Problem p owns the columns ``first_column[p]`` to ``first_column[p + 1]``.
+        The tables W of all problems, as :func:`side_by_side` lays them out.
     best : (problems, rows) int16
         Out: the hyperedge with the largest belonging, the lowest on a tie.
     margin : (problems, rows) float64
-        Out: how far it leads the second largest.
+        Out: how far it leads the second largest; how large it is, if it is the only one.
     """
     rows = codes.shape[0]
+    columns = first_column[-1]
     sums = np.zeros((WIDEST, STRIP))
     top = np.empty(STRIP)
     second = np.empty(STRIP)
     winner = np.empty(STRIP, np.int64)
     for first in range(0, rows, STRIP):
         strip = codes[first : first + STRIP]
-        for p in range(best.shape[0]):
-            top[:] = -1.0
-            second[:] = 0.0
-            winner[:] = 0
-            column = first_column[p]
-            while column < first_column[p + 1]:
-                width = min(WIDEST, first_column[p + 1] - column)
-                if width == 12:
-                    _sum_12(strip, offsets, weights, _U(column), sums)
-                elif width == 8:
-                    _sum_8(strip, offsets, weights, _U(column), sums)
+        p = 0
+        for column in range(columns):
+            i = column % WIDEST
+            if i == 0:
+                table = weights[column // WIDEST]
+                width = min(WIDEST, columns - column)
+                if width > 8:
+                    _sum_12(strip, offsets, table, sums)
+                elif width > 4:
+                    _sum_8(strip, offsets, table, sums)
                 else:
-                    _sum_4(strip, offsets, weights, _U(column), sums)
-                for i in range(width):
-                    e = column + i - first_column[p]
-                    # All STRIP rows, whatever the height: a constant length is vectorised, the rest is unused.
-                    for r in range(_U(STRIP)):
-                        b = sums[_U(i), r]
-                        t = top[r]
-                        lesser = b if b < t else t
-                        second[r] = lesser if lesser > second[r] else second[r]
-                        winner[r] = e if b > t else winner[r]
-                        top[r] = b if b > t else t
-                column += width
-            for r in range(_U(strip.shape[0])):
-                best[p, _U(first) + r] = winner[r]
-                margin[p, _U(first) + r] = top[r] - second[r]
+                    _sum_4(strip, offsets, table, sums)
+            e = column - first_column[p]
+            if e == 0:
+                top[:] = -1.0
+                second[:] = 0.0
+                winner[:] = 0
+            # All STRIP rows, whatever the height: a constant length is vectorised, the rest is unused.
+            for r in range(_U(STRIP)):
+                b = sums[_U(i), r]
+                t = top[r]
+                lesser = b if b < t else t
+                second[r] = lesser if lesser > second[r] else second[r]
+                winner[r] = e if b > t else winner[r]
+                top[r] = b if b > t else t
+            if column + 1 == first_column[p + 1]:
+                for r in range(_U(strip.shape[0])):
+                    best[p, _U(first) + r] = winner[r]
+                    margin[p, _U(first) + r] = top[r] - second[r]
+                p += 1
 
 
 @_jit
@@ -395,6 +399,25 @@ def centre_sums(rows, labels, first, sums, counts):  # type: ignore[no-untyped-d
                 sums[centre, f] += rows[r, f]
 
 
-def padded(weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Pad a (slots, k) table with zero columns to a whole number of LANES, as :func:`belonging` reads it."""
-    return np.pad(weights, ((0, 0), (0, -weights.shape[1] % LANES)))
+def side_by_side(tables: Sequence[NDArray[np.float64]]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Lay the (slots, k) tables of several problems out as :func:`belonging` reads them.
+
+    Columns follow one another without a gap, so that no sum is wasted on problems whose k is no multiple of LANES,
+    and are cut into groups of WIDEST: what one pass over the members needs lies together.
+
+    Returns
+    -------
+    weights : (groups, slots, width) float64
+        Zero beyond the last column.
+    first_column : (problems + 1,) int64
+        Problem p owns the columns ``first_column[p]`` to ``first_column[p + 1]``.
+    """
+    first_column = np.cumsum([0, *(table.shape[1] for table in tables)])
+    columns = int(first_column[-1])
+    width = min(WIDEST, -(-columns // LANES) * LANES)
+    weights = np.zeros((-(-columns // WIDEST), len(tables[0]), width))
+    together = tables[0] if len(tables) == 1 else np.concatenate(tables, axis=1)
+    for group, begin in enumerate(range(0, columns, WIDEST)):
+        part = together[:, begin : begin + WIDEST]
+        weights[group, :, : part.shape[1]] = part
+    return weights, first_column

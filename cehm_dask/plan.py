@@ -210,7 +210,7 @@ def make_budget(
     if block_rows is None:
         block_rows = min(shape.read_rows or BLOCK_ROWS, max(1024, 4 * BLOCK_ROWS // len(clusters)), shape.n_samples)
     block_rows = max(1, min(block_rows, shape.n_samples))
-    columns = sum(-(-k // 4) * 4 for k in clusters)
+    columns = sum(clusters) + 12
     window = ceil(WIDEST_WINDOW * (shape.row_bytes + 8)) if shape.read_rows else 0
     state = (STATE_BYTES + window) * len(clusters)
     read_rows = shape.read_rows or 0
@@ -220,8 +220,8 @@ def make_budget(
         "code to be loaded": CODE_BYTES,
         # a count a thread and a few to be added, their sum, its mirror image and the solver's table of dissimilarities
         "intersections": (4 * (threads + 8) + 40) * shape.n_slots**2,
-        # W of this round and the last, and the change of C a thread
-        "weights and counts": 8 * shape.n_slots * columns * (4 + 2 * threads),
+        # W of this round and the last; a thread lays them out anew and counts the change of C
+        "weights and counts": 8 * shape.n_slots * columns * (4 + 3 * threads),
         "label blocks": 2 * threads * read_rows * shape.row_bytes,
         "margins of blocks": 3 * threads * block_rows * state,
         "samples": RUNS_PER_THREAD * threads * SAMPLE_ROWS * shape.row_bytes if shape.read_rows else 0,
@@ -256,6 +256,35 @@ def make_budget(
         label_bytes_a_row=shape.row_bytes,
         stored=shape.read_rows is not None,
     )
+
+
+def threads_for_generation(
+    n_features: int,
+    n_members: int,
+    *,
+    fit_rows: int,
+    block_rows: int,
+    shard_rows: int,
+    allowed: int,
+    taken: int,
+    threads: int,
+) -> int:
+    """Threads that can make members of an ensemble side by side in the memory allowed, at most ``threads``.
+
+    A thread holds a copy of the sample it fits a member on, then blocks of features on their way to codes and the
+    shard these are put together in.
+    """
+    shared = taken + CODE_BYTES + fit_rows * n_features * (8 + 8 + 4)
+    fitting = 3 * 4 * fit_rows * n_features
+    labelling = block_rows * (n_features * (3 * 8 + 2 * 4) + 3 * n_members) + 4 * shard_rows * n_members
+    a_thread = max(fitting, labelling)
+    if shared + a_thread > allowed:
+        raise BudgetError(
+            f"memory={format_bytes(allowed)} allowed < {format_bytes(shared + a_thread)} projected to make members "
+            f"({format_bytes(fit_rows * n_features * 20)} for a sample of {fit_rows} rows; this process takes "
+            f"{format_bytes(taken)} already): allow more memory, or lower fit_rows"
+        )
+    return min(threads, (allowed - shared) // a_thread)
 
 
 def _run_edges(shape: Shape, threads: int, block_rows: int) -> tuple[int, ...]:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from cehm_dask.base_labels import k_range, label_all, make_labeller, plan_members
 from cehm_dask.consensus import ConsensusWarning
+from cehm_dask.engine import crew
 from cehm_dask.estimator import CEHM
 from cehm_dask.features import FeatureWarning, as_features
 from cehm_dask.labels import Codes
@@ -136,8 +137,9 @@ def draw_members(dataset: Dataset, scale: str, ensemble: int) -> Codes:
     features = as_features(dataset.X)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FeatureWarning)  # constant columns are the data set's own
-        labeller, _ = make_labeller(features, plans, ensemble, scale=scale, fit_rows=len(dataset.X), threads=1)
-    codes = label_all(features, labeller, threads=1)
+        with crew(1) as pool:
+            labeller, _ = make_labeller(features, plans, ensemble, pool, scale=scale, fit_rows=len(dataset.X))
+            codes = label_all(features, labeller, pool)
     return codes - codes.dtype.type(1)
 
 

@@ -81,7 +81,7 @@ class Order:
     table: int
     """Number of the weights."""
     weights: NDArray[np.float64]
-    """W, as :func:`kernels.padded` lays it out."""
+    """W, a row a slot."""
     previous: tuple[NDArray[np.float64], Cut] | None
     """How the assignment it starts from was made; None where nothing was assigned yet."""
     pilot: bool = False
@@ -190,8 +190,7 @@ class Stack:
     """The weights of several orders side by side, made once a run of rows."""
 
     def __init__(self, tables: Sequence[NDArray[np.float64]]) -> None:
-        self.weights = tables[0] if len(tables) == 1 else np.concatenate(tables, axis=1)
-        self.first_column = np.cumsum([0, *(table.shape[1] for table in tables)])
+        self.weights, self.first_column = kernels.side_by_side(tables)
 
     def belonging(self, codes: Any, offsets: NDArray[np.uint64], states: Sequence[State], rows: slice) -> None:
         """Winner and margin of the rows, into the states."""
@@ -465,7 +464,7 @@ class Problem:
     """Samples assigned after the start and after each diffusion round."""
     converged: bool = False
     weights: NDArray[np.float64] | None = None
-    """W of the round to come, padded; set by the stage."""
+    """W of the round to come, a row a slot; set by the stage."""
     previous: tuple[NDArray[np.float64], Cut] | None = None
     _counts_at_guess: Int | None = None
     _kept: Window | None = None
@@ -495,7 +494,7 @@ class Problem:
 
     def set_weights(self, weights: NDArray[np.float64]) -> None:
         """Take up W (n_hyperedges × k) for the round to come."""
-        self.weights = kernels.padded(self.hyperedges.to_slots(weights))
+        self.weights = self.hyperedges.to_slots(weights)
         self.table += 1
 
     def order(self, **wishes: Any) -> Order:

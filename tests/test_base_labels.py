@@ -1,5 +1,7 @@
 """Members: the same from one seed whatever the chunking, threads or interruption; labels as the models give them."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from sklearn.cluster import AgglomerativeClustering, KMeans
@@ -21,7 +23,10 @@ from cehm_dask.base_labels import (
     plan_members,
 )
 from cehm_dask.features import as_features, fit_scaling
-from cehm_dask.store import open_ensemble
+from cehm_dask.plan import BudgetError
+from cehm_dask.store import EnsembleWriter, open_ensemble
+
+ONE, THREE = ThreadPoolExecutor(1), ThreadPoolExecutor(3)
 
 pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
 
@@ -61,7 +66,7 @@ def test_plan_members__refused(options, message):
 @pytest.mark.parametrize("view", [{}, {"subspace": 0.5}, {"projection": 3}, {"bootstrap": True}])
 def test_label__nearest_centre_as_the_model_predicts(blobs, base, view):
     points, _ = blobs
-    scaling = fit_scaling(as_features(points), "standard")
+    scaling = fit_scaling(as_features(points), "standard", ONE)
     plan = MemberPlan(base, 7, seed=3, **view)
     member, _ = fit_member(plan, scaling.apply(points))
     assert isinstance(member, Linear)
@@ -74,7 +79,7 @@ def test_label__nearest_centre_as_the_model_predicts(blobs, base, view):
 
 def test_label__equals_scikit_learn(blobs):
     points, _ = blobs
-    scaling = fit_scaling(as_features(points), "none")
+    scaling = fit_scaling(as_features(points), "none", ONE)
     member, _ = fit_member(MemberPlan("kmeans", 9, seed=1), scaling.apply(points))
     rng = np.random.default_rng(1)
     model = KMeans(9, init="random", n_init=1, random_state=int(rng.integers(2**31))).fit(scaling.apply(points))
@@ -84,7 +89,7 @@ def test_label__equals_scikit_learn(blobs):
 
 def test_label__of_a_row_depends_on_that_row_alone(blobs):
     points, _ = blobs
-    labeller, _ = make_labeller(as_features(points), plan_members(8, 3, 9, 0), 0)
+    labeller, _ = make_labeller(as_features(points), plan_members(8, 3, 9, 0), 0, ONE)
     whole = labeller.label(points)
     for size in (1, 7, 513):
         parts = [labeller.label(points[a : a + size]) for a in range(0, 1100, size)]
@@ -95,12 +100,31 @@ def test_members__same_for_any_number_of_threads(blobs):
     points, _ = blobs
     plans = plan_members(6, 3, 9, 0, base=["kmeans", "mixture"])
 
-    def members(threads):
-        labeller, _ = make_labeller(as_features(points), plans, 0, fit_rows=500, threads=threads)
-        return label_all(as_features(points), labeller, threads=threads)
+    def members(pool):
+        labeller, _ = make_labeller(as_features(points), plans, 0, pool, fit_rows=500)
+        return label_all(as_features(points), labeller, pool)
 
-    wanted = members(1)
-    np.testing.assert_array_equal(members(3), wanted)
+    np.testing.assert_array_equal(members(THREE), members(ONE))
+
+
+def test_generate__same_on_worker_processes(blobs, tmp_path, monkeypatch, two_processes):
+    points, _ = blobs
+    np.save(tmp_path / "points.npy", points)
+    plans = plan_members(6, 3, 9, 0, base=["kmeans", "mixture"])
+    wanted = generate(as_features(points), str(tmp_path / "here.zarr"), plans, 0, fit_rows=500)
+    there = as_features(tmp_path / "points.npy")
+    assert there.reopen is not None
+    assert generate(there, str(tmp_path / "there.zarr"), plans, 0, client=two_processes, fit_rows=500) == wanted
+    # Rows that only this process holds are not sent about: its own threads do the work.
+    held = as_features(points)
+    assert generate(held, str(tmp_path / "held.zarr"), plans, 0, client=two_processes, fit_rows=500) == wanted
+
+
+def test_generate__refuses_what_does_not_fit(blobs, tmp_path):
+    plans = plan_members(5, 3, 9, 0)
+    with pytest.raises(BudgetError, match=r"memory=1 MiB allowed < .* projected to make members .* lower fit_rows"):
+        generate(as_features(blobs[0]), str(tmp_path / "e.zarr"), plans, 0, memory="1MiB")
+    assert not (tmp_path / "e.zarr").exists()
 
 
 def test_generate__resumed_and_uninterrupted_alike(blobs, tmp_path, monkeypatch):
@@ -108,17 +132,17 @@ def test_generate__resumed_and_uninterrupted_alike(blobs, tmp_path, monkeypatch)
     plans = plan_members(5, 3, 9, 0)
     monkeypatch.setattr("cehm_dask.store.CHUNK_BYTES", 5 * 64)
     whole = generate(as_features(points), str(tmp_path / "whole.zarr"), plans, 0, threads=1)
-    done = []
+    url, write = str(tmp_path / "half.zarr"), EnsembleWriter.write
 
-    def interrupt(what, _rows):
-        if what == "labelled":
-            done.append(what)
-            if len(done) == 4:
-                raise KeyboardInterrupt
+    def interrupted(self, shard, codes):
+        if shard == 4:
+            raise KeyboardInterrupt
+        return write(self, shard, codes)
 
-    url = str(tmp_path / "half.zarr")
-    with pytest.raises(KeyboardInterrupt):
-        generate(as_features(points), url, plans, 0, threads=1, report=interrupt)
+    with monkeypatch.context() as patch:
+        patch.setattr(EnsembleWriter, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            generate(as_features(points), url, plans, 0, threads=1)
     labelled, label = [], Labeller.label
     monkeypatch.setattr(Labeller, "label", lambda self, *args: (labelled.append(1), label(self, *args))[1])
     assert generate(as_features(points), url, plans, 0, threads=1) == whole
@@ -168,15 +192,15 @@ def test_estimator_without_predict__needs_all_rows(blobs):
     points, _ = blobs
     plans = plan_members(2, 3, 9, 0, base=AgglomerativeClustering())
     with pytest.raises(ValueError, match="has no predict"):
-        make_labeller(as_features(points), plans, 0, fit_rows=100)
-    labeller, _ = make_labeller(as_features(points), plans, 0)
-    codes = label_all(as_features(points), labeller)
+        make_labeller(as_features(points), plans, 0, ONE, fit_rows=100)
+    labeller, _ = make_labeller(as_features(points), plans, 0, ONE)
+    codes = label_all(as_features(points), labeller, ONE)
     assert codes.max(axis=0).tolist() == [plan.k for plan in plans]
 
 
 def test_fit_rows__fewer_than_clusters(blobs):
     with pytest.raises(ValueError, match="rows it is fitted on"):
-        make_labeller(as_features(blobs[0]), plan_members(2, 30, 40, 0), 0, fit_rows=20)
+        make_labeller(as_features(blobs[0]), plan_members(2, 30, 40, 0), 0, ONE, fit_rows=20)
 
 
 @pytest.mark.parametrize("view", [{}, {"subspace": 0.5}, {"projection": 3}])
@@ -185,10 +209,10 @@ def test_lloyd__ends_where_scikit_learn_does(blobs, view, monkeypatch):
     monkeypatch.setattr("cehm_dask.base_labels.LLOYD_TOLERANCE", 1e-14)
     points, _ = blobs
     source = as_features(points)
-    scaling = fit_scaling(source, "standard")
+    scaling = fit_scaling(source, "standard", ONE)
     scaled = scaling.apply(points)
     start, _ = fit_member(MemberPlan("kmeans", 6, seed=2, **view), scaled[:200])
-    (found,) = lloyd(source, scaling, [start], threads=2)
+    (found,) = lloyd(source, scaling, [start], THREE)
     seen = scaled.astype(np.float64) @ (np.eye(6) if start.view is None else start.view)
     begin = _centres(start)
     model = KMeans(6, init=begin, n_init=1, tol=0, max_iter=300).fit(seen)
@@ -198,9 +222,9 @@ def test_lloyd__ends_where_scikit_learn_does(blobs, view, monkeypatch):
 def test_lloyd__same_for_any_number_of_threads_and_lower_inertia(blobs):
     points, _ = blobs
     source, plans = as_features(points), plan_members(4, 3, 9, 0)
-    sampled, _ = make_labeller(source, plans, 0, fit_rows=100)
-    one, facts = make_labeller(source, plans, 0, fit_rows=100, full_lloyd=True, threads=1)
-    three, _ = make_labeller(source, plans, 0, fit_rows=100, full_lloyd=True, threads=3)
+    sampled, _ = make_labeller(source, plans, 0, ONE, fit_rows=100)
+    one, facts = make_labeller(source, plans, 0, ONE, fit_rows=100, full_lloyd=True)
+    three, _ = make_labeller(source, plans, 0, THREE, fit_rows=100, full_lloyd=True)
     scaled = one.scaling.apply(points)
 
     def inertia(labeller, j):
@@ -215,9 +239,9 @@ def test_lloyd__same_for_any_number_of_threads_and_lower_inertia(blobs):
 
 def test_dask_ml__is_a_base_like_any_other(blobs):
     points, _ = blobs
-    labeller, facts = make_labeller(as_features(points), plan_members(1, 4, 4, 0, base="dask-ml"), 0, fit_rows=300)
+    labeller, facts = make_labeller(as_features(points), plan_members(1, 4, 4, 0, base="dask-ml"), 0, ONE, fit_rows=300)
     assert facts[0]["algorithm"] == "dask-ml"
-    assert label_all(as_features(points), labeller).max() == 4
+    assert label_all(as_features(points), labeller, ONE).max() == 4
 
 
 def test_cluster_ensemble__finds_the_blobs_and_labels_new_rows(blobs):

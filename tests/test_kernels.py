@@ -36,14 +36,8 @@ def sums_in_member_order(codes, offsets, weights):
     return total
 
 
-def side_by_side(tables):
-    """Padded tables next to one another, and the first column of each."""
-    padded = [kernels.padded(table) for table in tables]
-    return np.concatenate(padded, axis=1), np.cumsum([0, *(table.shape[1] for table in padded)])
-
-
 def belonging(codes, offsets, tables):
-    weights, first_column = side_by_side(tables)
+    weights, first_column = kernels.side_by_side(tables)
     best = np.full((len(tables), len(codes)), -9, np.int16)
     margin = np.full((len(tables), len(codes)), np.nan)
     kernels.belonging(codes, offsets, weights, first_column, best, margin)
@@ -231,16 +225,20 @@ def test_assign__twice_moves_nothing():
     np.testing.assert_array_equal(delta, after)
 
 
-# --- padded ------------------------------------------------------------------------------------------------------
+# --- side_by_side ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("k", "columns"), [(1, 4), (4, 4), (5, 8), (12, 12), (13, 16)])
-def test_padded__whole_groups_of_columns(k, columns):
-    table = np.random.default_rng(0).random((6, k))
-    found = kernels.padded(table)
-    assert found.shape == (6, columns)
-    np.testing.assert_array_equal(found[:, :k], table)
-    assert (found[:, k:] == 0).all()
+@pytest.mark.parametrize(
+    ("ks", "shape"), [([1], (1, 4)), ([5], (1, 8)), ([12], (1, 12)), ([13], (2, 12)), ([10, 10, 10], (3, 12))]
+)
+def test_side_by_side__columns_without_a_gap(ks, shape):
+    tables = [np.random.default_rng(k).random((6, k)) for k in ks]
+    weights, first_column = kernels.side_by_side(tables)
+    assert weights.shape == (shape[0], 6, shape[1])
+    assert first_column.tolist() == np.cumsum([0, *ks]).tolist()
+    laid_out = np.concatenate(list(weights), axis=1)
+    np.testing.assert_array_equal(laid_out[:, : sum(ks)], np.concatenate(tables, axis=1))
+    assert (laid_out[:, sum(ks) :] == 0).all()
 
 
 # --- without the compiler ----------------------------------------------------------------------------------------

@@ -52,6 +52,7 @@ def import_(labels: str, ensemble: str, overwrite: bool, quiet: bool) -> None:
 @click.option("--bootstrap", is_flag=True, help="Fit members on rows drawn with repetition.")
 @click.option("--impute", help="'mean' to replace values that are not finite.")
 @click.option("--seed", default=0, show_default=True)
+@click.option("--memory", help="Memory the run may take in all, such as 2GiB.  [default: a share of what is free]")
 @click.option("--append", is_flag=True, help="Put the members behind those of an existing ensemble.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing ensemble.")
 @click.option("--quiet", is_flag=True, help="No progress, no summary.")
@@ -65,6 +66,7 @@ def generate(
     k_min: int | None,
     k_max: int | None,
     seed: int,
+    memory: str | None,
     append: bool,
     overwrite: bool,
     quiet: bool,
@@ -111,6 +113,7 @@ def generate(
             seed,
             append=append,
             overwrite=overwrite,
+            memory=memory,
             report=progress.report,
             scale=scale,
             impute=impute,

@@ -129,13 +129,13 @@ def _add(tables: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 def vote(engine: Engine, hyperedges: Hyperedges, votes: Floats) -> Found:
     """Each row to the cluster with the largest sum of votes (n_hyperedges × k, none negative); ties: the lowest."""
-    return collect(engine, _voted, kernels.padded(hyperedges.to_slots(votes)))
+    return collect(engine, _voted, *kernels.side_by_side([hyperedges.to_slots(votes)]))
 
 
-def _voted(run: Run, table: Floats) -> Iterator[tuple[int, Found]]:
+def _voted(run: Run, weights: Floats, first_column: NDArray[np.int64]) -> Iterator[tuple[int, Found]]:
     for block in run.blocks():
         best, margin = np.empty((1, block.n_rows), np.int16), np.empty((1, block.n_rows))
-        kernels.belonging(block.codes, run.offsets, table, np.array([0, table.shape[1]]), best, margin)
+        kernels.belonging(block.codes, run.offsets, weights, first_column, best, margin)
         some = spoken(run, block.codes)
         yield block.first_row, best[0] if some is None else np.where(some, best[0], np.int16(-1))
 

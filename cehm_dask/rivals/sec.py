@@ -41,7 +41,7 @@ def sec(labels: Labels, n_clusters: int, seed: int = 0, where: Where = HERE) -> 
         before = [np.empty((0, 0), np.int64)] * RESTARTS
         moving = list(range(RESTARTS))
         for _ in range(ROUNDS):
-            tables = [kernels.padded(hyperedges.to_slots(votes[start])) for start in moving]
+            tables = [hyperedges.to_slots(votes[start]) for start in moving]
             found = engine.sweep("k-means", _count, _add, tables, n_clusters)
             for start, slot_counts in zip(list(moving), found, strict=True):
                 counts = slot_counts[hyperedges.slots]
@@ -109,8 +109,7 @@ def _votes(counts: Counts, hyperedges: Hyperedges) -> Floats:
 
 def _nearest(codes: Codes, run: Run, tables: Sequence[Floats]) -> Found:
     best, margin = np.empty((len(tables), len(codes)), np.int16), np.empty((len(tables), len(codes)))
-    edges = np.cumsum([0, *(table.shape[1] for table in tables)])
-    kernels.belonging(codes, run.offsets, np.concatenate(tables, axis=1), edges, best, margin)
+    kernels.belonging(codes, run.offsets, *kernels.side_by_side(tables), best, margin)
     return best
 
 

@@ -61,11 +61,11 @@ def speed(n: int) -> None:
     weights = np.random.default_rng(0).random((labels.n_slots, K))
     H = incidence(codes)
     CEHM(K, random_state=0).fit(codes[:1000])
-    table = kernels.padded(weights)
+    table, first_column = kernels.side_by_side([weights])
     best, margin = np.empty((1, n), np.int16), np.empty((1, n))
 
     def belonging() -> None:
-        kernels.belonging(codes, labels.offsets, table, np.array([0, table.shape[1]]), best, margin)
+        kernels.belonging(codes, labels.offsets, table, first_column, best, margin)
 
     def consensus() -> None:
         CEHM(K, random_state=0).fit(codes)

@@ -16,6 +16,7 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from cehm_dask import ClusterEnsemble
 from cehm_dask.base_labels import MemberPlan, make_labeller
+from cehm_dask.engine import crew
 from cehm_dask.features import as_features
 from tests.benchmarks.timing import watched
 
@@ -80,7 +81,8 @@ def against_dask_ml(folder: Path) -> None:
     while ours > wanted and tries < 20:  # every try is a member with its own random start, and counts
         begin = time.perf_counter()
         plan = MemberPlan("kmeans", 30, seed=tries)
-        labeller, _ = make_labeller(source, [plan], tries, scale="none", full_lloyd=True, threads=2)
+        with crew(2) as pool:
+            labeller, _ = make_labeller(source, [plan], tries, pool, scale="none", full_lloyd=True)
         spent += time.perf_counter() - begin
         ours = min(ours, inertia(labeller.members[0].slopes.astype(np.float64)))
         tries += 1
@@ -128,7 +130,7 @@ def large(folder: Path) -> None:
             array[start : start + rows] = part + centres[rng.integers(0, 15, rows)]
     cehm = str(Path(sys.executable).parent / "cehm")
     ensemble, output = str(folder / "large-ensemble.zarr"), str(folder / "large-consensus.zarr")
-    made = watched([cehm, "generate", str(store), ensemble, "--k", "15", "--overwrite", "--quiet"])
+    made = watched([cehm, "generate", str(store), ensemble, "--k", "15", "--memory", "2GiB", "--overwrite", "--quiet"])
     solve = [cehm, "consensus", ensemble, "--k", "15", "--memory", "2GiB", "-o", output, "--overwrite", "--quiet"]
     solved = watched(solve)
     seconds, peak = made[0] + solved[0], max(made[1], solved[1])

@@ -52,7 +52,7 @@ class Sweeps:
             edges = hyperedges_of(as_labels(small), *intersections(engine))
         self.problem = Problem(0, Params(K), edges, np.arange(K))
         random = np.random.default_rng(0).random((labels.n_slots, K))
-        self.problem.weights = kernels.padded(random)
+        self.problem.weights = random
 
     def __call__(self) -> None:
         order = self.problem.order(cut=EVERY_ROW)
@@ -92,9 +92,8 @@ def _kernel_alone(url: str, start: int, stop: int, ready: Any, out: Any) -> None
     labels = as_labels(url)
     chunk = source.chunk_rows
     codes = [source.read(a, min(a + chunk, stop)) for a in range(start, stop, chunk)]
-    weights = kernels.padded(np.random.default_rng(0).random((labels.n_slots, K)))
+    weights, columns = kernels.side_by_side([np.random.default_rng(0).random((labels.n_slots, K))])
     best, margin = np.empty((1, chunk), np.int16), np.empty((1, chunk))
-    columns = np.array([0, weights.shape[1]])
     kernels.belonging(codes[0], labels.offsets, weights, columns, best[:, : len(codes[0])], margin[:, : len(codes[0])])
     ready.wait()
     begin = time.perf_counter()
