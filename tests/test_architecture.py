@@ -19,9 +19,10 @@ LAYERS = [
     {"consensus"},
     {"job"},
     {"rivals.rows"},
-    {"rivals.lloyd", "rivals.transfer_cut", "rivals.random_walk"},
-    {"rivals.link", "rivals.usenc", "rivals.hbgf", "rivals.ecpcs_mc", "rivals.voting", "rivals.sec"},
-    {"rivals.wct", "rivals.wtq"},
+    {"rivals.lloyd", "rivals.transfer_cut", "rivals.random_walk", "rivals.pairs", "rivals.metis"},
+    {"rivals.link", "rivals.microclusters"},
+    {"rivals.usenc", "rivals.hbgf", "rivals.ecpcs_mc", "rivals.voting", "rivals.sec", "rivals.wct", "rivals.wtq"},
+    {"rivals.pta", "rivals.ptgp", "rivals.drec", "rivals.ec_cms", "rivals.eac", "rivals.cspa", "rivals.mcla"},
     {"rivals"},
     {"estimator", "export", "recipe", "scoring"},
     {"cluster_ensemble", "report.drawing", "reproduce"},
@@ -45,6 +46,7 @@ HOMES = {
     "cryptography": {"certificates"},
     "dask_ml": {"base_labels"},
     "matplotlib": {"paper_figures"},
+    "pymetis": {"rivals.metis"},
 }
 
 # Names that say where code was put, not what it is for.

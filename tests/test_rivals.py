@@ -1,5 +1,6 @@
 """The rivals: every step against plain numpy on dense matrices, every method against blocks and workers."""
 
+import importlib
 import subprocess
 import sys
 
@@ -11,7 +12,22 @@ from hypothesis import strategies as st
 from cehm_dask.job import Where
 from cehm_dask.labels import as_labels
 from cehm_dask.plan import BudgetError
-from cehm_dask.rivals import METHODS, ecpcs_mc, lloyd, random_walk, rows, transfer_cut, voting, wct, wtq
+from cehm_dask.rivals import (
+    METHODS,
+    drec,
+    eac,
+    ec_cms,
+    ecpcs_mc,
+    lloyd,
+    metis,
+    pairs,
+    random_walk,
+    rows,
+    transfer_cut,
+    voting,
+    wct,
+    wtq,
+)
 from cehm_dask.rivals.link import refined
 
 LINEAR = [name for name, method in METHODS.items() if method.largest_n is None]
@@ -86,7 +102,7 @@ def test_method__finds_clear_classes(name):
     assert found.dtype == np.int16
     assert found.shape == (240,)
     agree = sum(np.bincount(truth[found == e]).max() for e in set(found.tolist())) / 240
-    assert agree > 0.95
+    assert agree > (0.85 if name == "cspa" else 0.95)  # METIS makes parts of equal size, the classes are not
 
 
 @every_method
@@ -331,7 +347,7 @@ def test_normalised_cut__separates_what_hardly_touches():
 
 
 def test_shares__a_group_has_one_vote_in_all():
-    votes = ecpcs_mc.shares(np.array([0, 2, 2, 0, 2]), 3)
+    votes = rows.shares(np.array([0, 2, 2, 0, 2]), 3)
     assert votes.sum(axis=0).tolist() == pytest.approx([1.0, 0.0, 1.0])
     assert votes[0].tolist() == [0.5, 0.0, 0.0]
 
@@ -368,3 +384,178 @@ def test_sec__is_a_fixed_point_of_the_dense_weighted_k_means():
     centres = np.stack([np.average(X[found == e], axis=0, weights=w[found == e]) for e in range(3)])
     distances = ((X[:, None] - centres) ** 2).sum(axis=2)
     assert np.allclose(distances[np.arange(len(X)), found], distances.min(axis=1), rtol=1e-9)
+
+
+# methods that compare every two samples
+
+
+def test_largest_n__is_what_the_methods_refuse_by():
+    for name, method in METHODS.items():
+        module = importlib.import_module(f"cehm_dask.rivals.{name}")
+        assert method.largest_n == getattr(module, "LARGEST", None)
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.largest_n])
+def test_quadratic_method__more_samples_than_it_takes_are_refused_with_their_bytes(name):
+    n = METHODS[name].largest_n + 1
+    labels = np.stack([np.arange(n) % 173, np.arange(n) // 173], axis=1)  # all rows differ
+    with pytest.raises(BudgetError, match=rf"{METHODS[name].title}: {n:,} .*GiB.*usenc"):
+        METHODS[name](labels, 3)
+    with pytest.raises(BudgetError, match=r"memory=400 MiB allowed < .* projected .*4,000"):
+        METHODS[name](labels[:4000], 3, where=Where(memory="400MiB"))
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.distinct])
+def test_microclusters__samples_with_the_same_labels_cost_nothing(name):
+    labels, truth = make_ensemble(n=60, noise=0.1)
+    many = np.tile(labels, (250, 1))
+    assert len(many) > METHODS[name].largest_n
+    found = METHODS[name](many, 3)
+    assert np.array_equal(found[:60], found[-60:])
+    assert same_partition(found[:60][truth >= 0], found[60:120])
+
+
+def samples_of(labels, distinct=False):
+    return pairs.admitted("it", as_labels(labels), 2, Where(), largest=10**4, bytes_a_pair=1, distinct=distinct)
+
+
+def test_co_association__by_hand():
+    labels = np.array([[0, 0, 1], [0, 1, 1], [1, -1, 1]])
+    expected = [[1, 2 / 3, 1 / 2], [2 / 3, 1, 1 / 2], [1 / 2, 1 / 2, 1]]
+    assert np.allclose(samples_of(labels).co_association(), expected)
+
+
+def test_co_association__is_that_of_all_pairs(gappy):
+    known = gappy[(gappy >= 0).any(axis=1)]
+    weights = np.random.default_rng(0).random(dense_incidence(gappy)[0].shape[1])
+    B, _ = dense_incidence(known)
+    expected = np.eye(len(known))
+    for a in range(len(known)):
+        for b in range(len(known)):
+            both = ((known[a] >= 0) & (known[b] >= 0)).sum()
+            if a != b and both:
+                expected[a, b] = (B[a] * B[b] * weights).sum() / both
+    assert np.allclose(samples_of(gappy).co_association(weights), expected)
+
+
+def test_eac__is_average_linkage_of_the_dense_co_association(gappy):
+    from scipy.cluster.hierarchy import fcluster, linkage
+    from scipy.spatial.distance import squareform
+
+    samples = samples_of(gappy)
+    distance = squareform(1 - samples.co_association(), checks=False)
+    assert np.allclose(eac.distances(samples), distance)
+    tree = fcluster(linkage(distance, "average"), 3, "maxclust")
+    assert same_partition(METHODS["eac"](gappy, 3)[samples.back >= 0], tree)
+
+
+def dense_trajectories(labels):
+    """PTA's steps, one after the other, on loops and powers; needs labels without gaps."""
+    distinct, counts = np.unique(labels, axis=0, return_counts=True)
+    n = len(distinct)
+    S = (distinct[:, None, :] == distinct[None, :, :]).mean(axis=2)
+    np.fill_diagonal(S, 0.0)
+    K = min(20, int(np.floor(np.sqrt(n) / 2)))
+    for i in range(n):
+        S[i, S[i] < np.sort(S[i])[::-1][K - 1]] = 0.0
+    S = np.maximum(S, S.T) * counts[None, :]
+    P = S / S.sum(axis=1, keepdims=True)
+    R = sum(np.linalg.matrix_power(P, t) @ np.linalg.matrix_power(P, t).T for t in range(1, K + 1))
+    return distinct, R / np.sqrt(np.outer(R.diagonal(), R.diagonal()))
+
+
+@pytest.fixture(scope="module")
+def repeated():
+    """An ensemble of few members, in which many rows of labels occur more than once."""
+    return make_ensemble(n=300, members=4, noise=0.15, seed=5)[0]
+
+
+def test_pta__is_average_linkage_of_the_trajectories(repeated):
+    from scipy.cluster.hierarchy import fcluster, linkage
+    from scipy.spatial.distance import squareform
+
+    distinct, similarity = dense_trajectories(repeated)
+    assert len(distinct) < 250
+    tree = fcluster(linkage(squareform(1 - similarity, checks=False), "average"), 3, "maxclust")
+    row = (repeated[:, None, :] == distinct).all(axis=2).argmax(axis=1)
+    assert same_partition(METHODS["pta"](repeated, 3), tree[row])
+
+
+def test_ptgp__is_a_k_means_optimum_of_the_dense_cut(repeated):
+    distinct, similarity = dense_trajectories(repeated)
+    B, _ = dense_incidence(distinct)
+    E = dense_transfer_cut(similarity @ B / B.sum(axis=0), 3)
+    row = (repeated[:, None, :] == distinct).all(axis=2).argmax(axis=1)
+    found = METHODS["ptgp"](repeated, 3)
+    micro = np.array([found[row == r][0] for r in range(len(distinct))])
+    assert np.array_equal(micro[row], found)
+    centres = np.stack([E[micro == e].mean(axis=0) for e in range(3)])
+    assert np.array_equal(((E[:, None] - centres) ** 2).sum(axis=2).argmin(axis=1), micro)
+
+
+def test_drec__representation_solves_the_sylvester_equations(repeated):
+    from scipy.linalg import solve_sylvester
+
+    B, _ = dense_incidence(np.unique(repeated, axis=0))
+    X = B.T
+    D = np.ones(len(B))
+    for _ in range(5):
+        Z = solve_sylvester(X.T @ X, np.diag(100 / D), X.T @ X)
+        D = 1 / (2 * np.linalg.norm(X @ Z - X, axis=0))
+    U, S, _ = np.linalg.svd(Z)
+    keep = 1e-4 * S[0] < S
+    U = U[:, keep] * np.sqrt(S[keep])
+    U /= np.linalg.norm(U, axis=1, keepdims=True)
+    found = drec.representation(B)
+    assert np.allclose(found @ found.T, U @ U.T, atol=1e-8)
+
+
+def test_ec_cms__cluster_weights_by_hand():
+    # The second member splits the first's clusters 3 : 1 and 0 : 2; the first splits the second's 3 : 0 and 1 : 2.
+    labels = np.array([[0, 0], [0, 0], [0, 0], [0, 1], [1, 1], [1, 1]])
+    quarter = -(0.75 * np.log2(0.75) + 0.25 * np.log2(0.25))
+    third = -(1 / 3 * np.log2(1 / 3) + 2 / 3 * np.log2(2 / 3))
+    expected = np.exp(-np.array([quarter, 0, 0, third]) / (0.4 * 2))
+    assert np.allclose(ec_cms.cluster_weights(samples_of(labels)), expected)
+
+
+def test_ec_cms__enhanced_matrix_nears_the_optimum_of_its_problem(monkeypatch):
+    """Solved to the end, the rounds meet the conditions of an optimum of the stated problem."""
+    labels, _ = make_ensemble(n=40, noise=0.2)
+    A = samples_of(labels).co_association()
+    H = np.where(A >= 0.8, A, 0.0)
+    np.fill_diagonal(H, 0.0)
+    monkeypatch.setattr(ec_cms, "TOLERANCE", 1e-12)
+    monkeypatch.setattr(ec_cms, "ROUNDS", 20_000)
+    C = ec_cms.enhance(A, H)
+    E = A - C
+    assert np.abs(E[H > 0]).max() < 1e-6  # confident pairs keep their value
+    assert C.min() > -1e-6
+    assert C.max() < 1 + 1e-6
+    assert np.abs(C - C.T).max() < 1e-6
+    # ½λ‖E‖² + tr(CᵀΦC) rises whichever way one allowed pair is moved.
+    laplacian = np.diag(H.sum(axis=1)) - H
+
+    def objective(C):
+        return 0.5 * 0.4 * ((A - C) ** 2).sum() + np.trace(C.T @ laplacian @ C)
+
+    least = objective(C)
+    for i, j in [(0, 1), (3, 9), (20, 31)]:
+        for step in (1e-3, -1e-3):
+            moved = C.copy()
+            moved[i, j] += step
+            moved[j, i] = moved[i, j]
+            if H[i, j] == 0 and 0 <= moved[i, j] <= 1:
+                assert objective(moved) > least
+
+
+def test_metis__is_asked_for_where_it_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pymetis", None)
+    with pytest.raises(ImportError, match=r"pip install 'cehm-dask\[metis\]'"):
+        METHODS["mcla"](make_ensemble(n=30)[0], 3)
+
+
+def test_metis__cuts_a_graph_where_it_is_thin():
+    weights = np.ones((12, 12), np.int32)
+    weights[:6, :6] = weights[6:, 6:] = 100
+    assert same_partition(metis.balanced_parts(weights, 2, seed=0), np.repeat([0, 1], 6))

@@ -63,5 +63,12 @@ METHODS = {
         Method("wtq", "WTQ", "link-based, weighted triple quality", "Iam-On et al., TPAMI 2011"),
         Method("sec", "SEC", "weighted k-means of the incidence matrix", "Liu et al., KDD 2015"),
         Method("voting", "Voting", "adaptive cumulative voting", "Ayad and Kamel, TPAMI 2008"),
+        Method("mcla", "MCLA", "METIS on the hyperedges (extra metis)", "Strehl and Ghosh, JMLR 2002"),
+        Method("eac", "EAC", "average linkage of co-association", "Fred and Jain, TPAMI 2005", 20_000),
+        Method("pta", "PTA", "linkage of probability trajectories", "Huang et al., TKDE 2016", 12_000, distinct=True),
+        Method("ptgp", "PTGP", "cut by probability trajectories", "Huang et al., TKDE 2016", 12_000, distinct=True),
+        Method("drec", "DREC", "dense representation", "Zhou et al., Neurocomputing 2019", 12_000, distinct=True),
+        Method("ec_cms", "EC-CMS", "co-association that enhances itself", "Jia et al., TNNLS 2023", 10_000),
+        Method("cspa", "CSPA", "METIS on the samples (extra metis)", "Strehl and Ghosh, JMLR 2002", 10_000),
     )
 }

@@ -7,7 +7,7 @@ from scipy.linalg import eigh, svd
 from cehm_dask.job import Where
 from cehm_dask.labels import Labels
 from cehm_dask.rivals.random_walk import trajectory_similarity, transitions
-from cehm_dask.rivals.rows import Floats, Found, counted, jaccard, vote
+from cehm_dask.rivals.rows import Floats, Found, counted, jaccard, shares, vote
 
 HERE = Where()
 
@@ -32,14 +32,6 @@ def ecpcs_mc(labels: Labels, n_clusters: int, seed: int = 0, where: Where = HERE
     with counted(labels, n_clusters, where, tables=10) as (engine, hyperedges):
         similarity = trajectory_similarity(transitions(jaccard(hyperedges)), STEPS, 0.0)
         return vote(engine, hyperedges, shares(normalised_cut(similarity, n_clusters), n_clusters))
-
-
-def shares(groups: NDArray[np.intp], n_clusters: int) -> Floats:
-    """Votes (P × k) of the hyperedges of each group: together one whole vote a group."""
-    counts = np.bincount(groups, minlength=n_clusters)
-    votes = np.zeros((len(groups), n_clusters))
-    votes[np.arange(len(groups)), groups] = 1.0 / counts[groups]
-    return votes
 
 
 def normalised_cut(similarity: Floats, n_clusters: int) -> NDArray[np.intp]:

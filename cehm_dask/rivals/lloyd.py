@@ -76,14 +76,21 @@ def k_means(engine: Engine, embedding: Embedding, n_clusters: int, seed: int) ->
             sums, counts = _add([(sums, counts), _assigned_sums(embedding.extra, centres[moving])])
         for place, start in enumerate(list(moving)):
             moved = _centres(sums[place], counts[place], centres[start])
-            # Σ‖x‖² is the same for all starts, so the inertia is least where this is largest.
-            gains[start] = np.sum(sums[place] ** 2 / np.maximum(counts[place], 1)[:, None])
+            gains[start] = _gain(sums[place], counts[place])
             if np.array_equal(moved, centres[start]):
                 moving.remove(start)
             centres[start] = moved
         if not moving:
             break
     return collect(engine, _labelled, embedding, centres[[int(np.argmax(gains))]])
+
+
+def cluster_points(points: Points, n_clusters: int, seed: int, restarts: int = RESTARTS) -> Found:
+    """Labels by k-means of points (features, n) that are all in memory; the best of several starts."""
+    rng = np.random.default_rng(seed)
+    starts = [_start(points, n_clusters, int(rng.integers(2**31))) for _ in range(restarts)]
+    gains = [_gain(sums[0], counts[0]) for sums, counts in (_assigned_sums(points, one[None]) for one in starts)]
+    return _nearest(points, starts[int(np.argmax(gains))][None])[:, 0].astype(np.int16) - np.int16(1)
 
 
 def _points(run: Run, embedding: Embedding) -> Iterator[tuple[int, Points, NDArray[np.bool_] | None]]:
@@ -138,6 +145,11 @@ def _start(sample: Points, n_clusters: int, seed: int) -> NDArray[np.float32]:
 def _centres(sums: Floats, counts: NDArray[np.int64], before: NDArray[np.float32]) -> NDArray[np.float32]:
     means = sums / np.maximum(counts, 1)[:, None]
     return np.where(counts[:, None] > 0, means, before).astype(np.float32)
+
+
+def _gain(sums: Floats, counts: NDArray[np.int64]) -> float:
+    """Σ‖x‖² less the inertia: the same Σ‖x‖² for all starts, so the inertia is least where this is largest."""
+    return float(np.sum(sums**2 / np.maximum(counts, 1)[:, None]))
 
 
 def _nearest(points: Points, centres: NDArray[np.float32]) -> NDArray[np.uint16]:

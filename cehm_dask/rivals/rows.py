@@ -127,6 +127,14 @@ def _add(tables: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     return np.asarray(np.sum(tables, axis=0))
 
 
+def shares(groups: NDArray[np.intp], n_clusters: int) -> Floats:
+    """Votes (P × k) of the hyperedges of each group: together one whole vote a group."""
+    counts = np.bincount(groups, minlength=n_clusters)
+    votes = np.zeros((len(groups), n_clusters))
+    votes[np.arange(len(groups)), groups] = 1.0 / counts[groups]
+    return votes
+
+
 def vote(engine: Engine, hyperedges: Hyperedges, votes: Floats) -> Found:
     """Each row to the cluster with the largest sum of votes (n_hyperedges × k, none negative); ties: the lowest."""
     return collect(engine, _voted, *kernels.side_by_side([hyperedges.to_slots(votes)]))
