@@ -229,6 +229,12 @@ def run_summary(console: Console, result: Result) -> None:
         sizes, members = (np.asarray(stored.array(name)[:]) for name in ("sizes", "member_agreement"))
         facts = {**result.facts, "n_hyperedges": stored.array("counts").shape[0]}
         _closing(console, facts, sizes, members, result.seconds)
+    choice = result.facts.get("choice") or {}
+    if len(result.facts.get("scan", ())) > 1 and "reason" in choice:
+        console.print(f"k = {choice['n_clusters']}: {escape(choice['reason'])}", highlight=False)
+    if known := result.scores.get("scores"):
+        said = ", ".join(f"{name} {known[name]:.3f}" for name in ("nmi", "ari", "accuracy") if name in known)
+        console.print(f"against the known classes: {said}", highlight=False)
     if "done" not in result.stages.values():
         console.print("nothing to do: everything was done before, with the same settings and data")
     places = {"run": result.directory} | {name: result.summary()[name] for name in ("labels", "report")}

@@ -87,6 +87,12 @@ def write_whole(url: str, content: bytes, *, new: bool = False) -> None:
             os.unlink(half)
 
 
+def upload(file: Path, url: str) -> None:
+    """Put a file into an object store; there it appears whole or not at all."""
+    filesystem, path = fsspec.core.url_to_fs(url)
+    filesystem.put_file(str(file), path)
+
+
 def read_whole(url: str) -> bytes | None:
     filesystem, path = fsspec.core.url_to_fs(url)
     try:

@@ -10,12 +10,12 @@ import datetime
 import hashlib
 import json
 import logging
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -25,12 +25,26 @@ import yaml
 
 from cehm_dask import __version__, export
 from cehm_dask.base_labels import generate, k_range, plan_members
+from cehm_dask.cluster import connect
 from cehm_dask.estimator import CEHM
 from cehm_dask.features import Features, as_features
-from cehm_dask.files import Lock, StoreError, absolute, entries, exists, fingerprint, read_whole, remove, write_whole
+from cehm_dask.files import (
+    Lock,
+    StoreError,
+    absolute,
+    entries,
+    exists,
+    fingerprint,
+    is_url,
+    read_whole,
+    remove,
+    upload,
+    write_whole,
+)
 from cehm_dask.ingest import ingest
 from cehm_dask.recipe import Recipe
 from cehm_dask.report import write_report
+from cehm_dask.scoring import evaluate
 from cehm_dask.store import is_store, open_consensus, open_ensemble, read_facts
 
 log = logging.getLogger(__name__)
@@ -73,6 +87,7 @@ class Result:
     facts: dict[str, Any]
     """Of the consensus; empty if the run ended before it."""
     scores: dict[str, Any]
+    """What :func:`scoring.evaluate` found; empty if the run ended before it."""
 
     @property
     def labels(self) -> str:
@@ -94,7 +109,9 @@ class Result:
             "report": self.report if self.stages.get("report") in ("done", "skipped") else None,
             "k": self.facts.get("n_clusters"),
             "agreement": self.facts.get("agreement"),
-            "scores": self.scores,
+            "margin": self.scores.get("margin"),
+            "stability": self.scores.get("stability"),
+            "scores": self.scores.get("scores", {}),
             "sweeps": self.facts.get("sweeps"),
             "seconds": round(self.seconds, 3),
             "stages": self.stages,
@@ -131,8 +148,8 @@ def run(
     directory = Directory(absolute(recipe.output).rstrip("/"))
     directory.check()
     try:
-        with directory.locked(), directory.logged(recipe):
-            return _Run(recipe, directory, cluster or recipe.cluster, watch or Watch()).go(until, overwrite)
+        with directory.locked(), directory.logged(recipe), ExitStack() as stack:
+            return _Run(recipe, directory, cluster or recipe.cluster, watch or Watch(), stack).go(until, overwrite)
     except Exception as error:
         _mask(error, recipe)
         raise
@@ -243,8 +260,10 @@ class _LogFile(logging.Handler):
 class _Run:
     """One run: its stages in order."""
 
-    def __init__(self, recipe: Recipe, directory: Directory, cluster: str | None, watch: Watch) -> None:
-        self.recipe, self.directory, self.cluster, self.watch = recipe, directory, cluster, watch
+    def __init__(
+        self, recipe: Recipe, directory: Directory, cluster: str | None, watch: Watch, stack: ExitStack
+    ) -> None:
+        self.recipe, self.directory, self.cluster, self.watch, self.stack = recipe, directory, cluster, watch, stack
         self.state: dict[str, Any] = {"stages": {}}
         self.became: dict[str, str] = {}
 
@@ -267,6 +286,21 @@ class _Run:
 
     def _path(self, name: str) -> str:
         return self.directory.path(name)
+
+    @contextmanager
+    def _file(self, name: str) -> Iterator[Path]:
+        """Where to write a file of the run directory; one in an object store is put there once it is whole."""
+        if not is_url(self.directory.url):
+            yield Path(self._path(name))
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder, name)
+            upload(Path(folder, name), self._path(name))
+
+    @cached_property
+    def client(self) -> Any:
+        """Of the cluster that is asked for, started or reached when a stage first needs it; None: threads."""
+        return self.stack.enter_context(connect(self.cluster))
 
     def _write_recipe(self) -> None:
         text = yaml.safe_dump(self.recipe.written(), sort_keys=False, allow_unicode=True)
@@ -441,14 +475,13 @@ class _Run:
                 random_state=wanted.seed,
                 **wanted.model_dump(include={"restarts", "variant", "choose", "max_iter"}),
             )
-            with _client(self.cluster) as client:
-                model.fit(
-                    self.ensemble_url,
-                    output=url,
-                    memory=self.recipe.memory,
-                    client=client,
-                    progress=self.watch.progress,
-                )
+            model.fit(
+                self.ensemble_url,
+                output=url,
+                memory=self.recipe.memory,
+                client=self.client,
+                progress=self.watch.progress,
+            )
 
         self._do("consensus", [ensemble.fingerprint, wanted.model_dump()], lambda: _complete(url), make, what)
 
@@ -458,65 +491,84 @@ class _Run:
     def _consensus_mark(self) -> str:
         return str(self.state["stages"]["consensus"]["fingerprint"])
 
-    def _evaluate(self) -> None:
-        try:
-            evaluate = import_module("cehm_dask.scoring").evaluate
-        except ModuleNotFoundError:
-            self._no_use("evaluate", "this version cannot score yet")
-            return
+    @cached_property
+    def _truth_mark(self) -> Any:
+        """What scores depend on, beside the consensus."""
         truth = self.recipe.truth
-        path = self._path("scores.json")
         if truth is None:
-            self._no_use("evaluate", "the recipe names no truth")
-            return
-        source = truth.path or (self.recipe.features or self.recipe.labels).path  # type: ignore[union-attr]
-        of = truth.model_dump() | {"path": source and fingerprint(source)}
+            return None
+        path = truth.path or (self.recipe.features or self.recipe.labels).path  # type: ignore[union-attr]
+        return [truth.column, path and fingerprint(path)]
+
+    def _evaluate(self) -> None:
+        path = self._path("scores.json")
+        truth = self.recipe.truth
 
         def make(_resume: bool) -> None:
-            with _client(self.cluster) as client:
-                known = open_truth(self.recipe)
-                scores = evaluate(self._path("consensus.zarr"), known, ensemble=self.ensemble_url, client=client)
+            done = 0
+
+            def told(stage: str, rows: int, _total: int) -> None:
+                nonlocal done
+                self.watch.rows(stage, rows - done)
+                done = rows
+
+            scores = evaluate(
+                self._path("consensus.zarr"),
+                None if truth is None else open_truth(self.recipe),
+                column=truth.column if truth else None,
+                ensemble=self.ensemble_url,
+                client=self.client,
+                watch=told,
+            )
             write_whole(path, json.dumps(scores, indent=1).encode())
 
-        self._do("evaluate", [self._consensus_mark, of], lambda: exists(path), make, "scores against the truth")
+        what = "against the known classes" if truth else "from what the consensus recorded"
+        self._do("evaluate", [self._consensus_mark, self._truth_mark], lambda: exists(path), make, f"scores {what}")
 
     def _scores(self) -> dict[str, Any]:
-        content = read_whole(self._path("scores.json"))
-        return dict(json.loads(content)) if content and "evaluate" in self.became else {}
+        content = read_whole(self._path("scores.json")) if "evaluate" in self.became else None
+        return dict(json.loads(content)) if content else {}
+
+    @cached_property
+    def _ids_mark(self) -> Any:
+        """What the names of the rows depend on."""
+        source = self.recipe.features or self.recipe.labels
+        if source is None or source.id is None or source.path is None:
+            return None
+        return [source.id, fingerprint(source.path)]
 
     def _export(self) -> None:
         if self.recipe.export is None:
             self._no_use("export", "the recipe asks for none")
             return
         name = f"labels.{self.recipe.export}"
-        source = self.recipe.features or self.recipe.labels
-        assert source is not None
-        ids = [source.id, fingerprint(source.path)] if source.id is not None and source.path is not None else None
         url = self._path(name)
 
         def make(_resume: bool) -> None:
             stored = open_consensus(self._path("consensus.zarr"))
-            export.write(Path(url), stored.array("labels"), stored.array("margin"), row_ids(self.recipe))
+            with self._file(name) as file:
+                export.write(file, stored.array("labels"), stored.array("margin"), row_ids(self.recipe))
 
-        self._do("export", [self._consensus_mark, name, ids], lambda: exists(url), make, name)
+        self._do("export", [self._consensus_mark, name, self._ids_mark], lambda: exists(url), make, name)
 
     def _report(self) -> None:
         url = self._path("report.html")
-        scores = self._scores()
+        scores = self._scores().get("scores")
 
         def make(_resume: bool) -> None:
-            write_report(
-                self._path("consensus.zarr"),
-                url,
-                ensemble=self.ensemble_url,
-                features=open_features(self.recipe, self.leave_out) if self.recipe.features else None,
-                truth=open_truth(self.recipe) if self.recipe.truth else None,
-                row_ids=_known_ids(self.recipe),
-                scores=scores or None,
-                overwrite=True,
-            )
+            with self._file("report.html") as file:
+                write_report(
+                    self._path("consensus.zarr"),
+                    file,
+                    ensemble=self.ensemble_url,
+                    features=open_features(self.recipe, self.leave_out) if self.recipe.features else None,
+                    row_ids=_known_ids(self.recipe),
+                    scores=scores,
+                    overwrite=True,
+                )
 
-        self._do("report", [self._consensus_mark, scores], lambda: exists(url), make, "report.html")
+        settings = [self._consensus_mark, scores, self._truth_mark, self._ids_mark]
+        self._do("report", settings, lambda: exists(url), make, "report.html")
 
 
 def _is_ensemble(path: str) -> bool:
@@ -535,16 +587,6 @@ def _complete(url: str) -> bool:
         return bool(read_facts(url).get("complete"))
     except StoreError:
         return False
-
-
-@contextmanager
-def _client(spec: str | None) -> Iterator[Any]:
-    """A client of the cluster that is asked for; None: threads of this process."""
-    if spec is None:
-        yield None
-        return
-    with import_module("cehm_dask.cluster").connect(spec) as client:
-        yield client
 
 
 def open_features(recipe: Recipe, leave_out: list[str]) -> Features:
@@ -566,22 +608,18 @@ def _bundled(name: str | None) -> Any:
 
 
 def open_truth(recipe: Recipe) -> Any:
-    """The known classes of all rows, one entry a sample."""
-    truth = recipe.truth
+    """The known classes: an array, or the path of what holds them."""
+    truth, features = recipe.truth, recipe.features
     assert truth is not None
-    if truth.path is None and recipe.features is not None and recipe.features.sklearn is not None:
-        return np.asarray(_bundled(recipe.features.sklearn).target)
-    path = truth.path or (recipe.features or recipe.labels).path  # type: ignore[union-attr]
-    assert path is not None
-    if path.endswith(".npy"):
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    import pandas as pd
-
-    columns = None if truth.column is None else [truth.column]
-    frame = pd.read_csv(path, usecols=columns) if path.endswith(".csv") else pd.read_parquet(path, columns=columns)
-    if frame.shape[1] != 1:
-        raise ValueError(f"truth {path} has columns {', '.join(map(str, frame.columns))}: name one by truth.column")
-    return frame.iloc[:, 0].to_numpy()
+    if truth.path is None and features is not None and features.sklearn is not None:
+        return np.asarray(_bundled(features.sklearn).target)
+    path = truth.path or (features or recipe.labels).path  # type: ignore[union-attr]
+    if path is not None and _is_ensemble(path):
+        known = open_ensemble(path).truth
+        if known is None:
+            raise ValueError(f"truth {path}: the ensemble holds no known classes; name another file")
+        return known
+    return path
 
 
 def row_ids(recipe: Recipe) -> export.RowIds | None:

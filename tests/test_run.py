@@ -14,6 +14,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from sklearn.datasets import load_iris
+from sklearn.metrics import normalized_mutual_info_score
 
 from cehm_dask import CEHM, cli, export
 from cehm_dask.files import Lock
@@ -99,6 +100,7 @@ def test_run__makes_all_that_it_promises(folder):
         "consensus.zarr",
         "labels.csv",
         "report.html",
+        "scores.json",
         "run.json",
         "run.log",
     } <= names
@@ -140,9 +142,14 @@ def test_run__brought_labels_in_every_form(folder):
     table = pd.read_parquet("run1/labels.parquet")
     assert table["name"].tolist() == [f"n{i}" for i in range(300)]
     assert pd.read_parquet("run0/labels.parquet")["row"].tolist() == list(range(300))
-    run(parse(f"labels: {{path: e.zarr}}\n{base}output: in-place\n"))
+    run(parse(f"labels: {{path: e.zarr}}\ntruth: {{path: e.zarr}}\n{base}output: in-place\n"))
     assert not Path("in-place/ensemble.zarr").exists()
     np.testing.assert_array_equal(labels_in("in-place"), wanted)
+    scores = [
+        json.loads(Path(f"{name}/scores.json").read_text()).get("scores") for name in ("run0", "run1", "in-place")
+    ]
+    assert scores[0] is None
+    assert scores[1] == scores[2]
 
 
 def test_run__several_k(folder):
@@ -206,14 +213,16 @@ def test_again__another_form_of_the_table_replaces_the_first(folder):
     assert not Path("out/labels.parquet").exists()
 
 
-@pytest.mark.parametrize("gone", ["labels.csv", "report.html", "consensus.zarr", "ensemble.zarr"])
+@pytest.mark.parametrize("gone", ["labels.csv", "report.html", "scores.json", "consensus.zarr", "ensemble.zarr"])
 def test_again__what_is_gone_is_made_anew_and_no_more(folder, gone):
     labels = labels_in("out")
     path = Path("out") / gone
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     stages = again()
     assert [name for name, became in stages.items() if became == "done"] == [
-        {"labels.csv": "export", "report.html": "report"}.get(gone, gone.removesuffix(".zarr"))
+        {"labels.csv": "export", "report.html": "report", "scores.json": "evaluate"}.get(
+            gone, gone.removesuffix(".zarr")
+        )
     ]
     np.testing.assert_array_equal(labels_in("out"), labels)
 
@@ -333,12 +342,15 @@ def test_json__one_line_that_says_it_all(folder):
     out, _ = cehm("run", "recipe.yaml", "--json")
     assert out.count("\n") == 1
     said = json.loads(out)
-    assert set(said) == {"run", "labels", "report", "k", "agreement", "scores", "sweeps", "seconds", "stages"}
+    names = "run labels report k agreement margin stability scores sweeps seconds stages"
+    assert set(said) == set(names.split())
     assert said["run"] == str(folder / "out")
     assert Path(said["labels"]) == folder / "out/labels.csv"
     assert Path(said["report"]).is_file()
     assert said["k"] == 3
     assert said["agreement"] == open_consensus("out/consensus.zarr").facts["agreement"]
+    wanted = normalized_mutual_info_score(load_iris().target, labels_in("out"), average_method="geometric")
+    assert said["scores"]["nmi"] == pytest.approx(wanted)
 
 
 def test_recipe__example_check_schema(folder):
@@ -435,3 +447,10 @@ def test_process__interrupted_is_4_and_goes_on_to_the_same_labels(folder, sent):
     assert "consensus: goes on where it stopped (interrupted)" in Path("large/run.log").read_text()
     whole = CEHM(10, restarts=2, random_state=0).fit("e.zarr", output="whole.zarr")
     np.testing.assert_array_equal(labels_in("large"), whole.labels_[:])
+
+
+def test_process__no_cluster_is_5(folder):
+    done = started("run", "recipe.yaml", "--set", "consensus.seed=9", "--cluster", "tcp://127.0.0.1:9", "--quiet")
+    assert done.returncode == 5, done.stderr
+    assert "tcp://127.0.0.1:9" in done.stderr
+    assert json.loads(Path("out/run.json").read_text())["stages"]["consensus"]["state"] == "failed"
