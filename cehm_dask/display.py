@@ -72,15 +72,18 @@ class Rounds:
             return
         self._latest[event.problem] = event
         slowest = min(self._latest.values(), key=lambda latest: (latest.stage != "diffusion", latest.assigned))
-        state = f"round {slowest.round}, {slowest.assigned:,} of {slowest.n_samples:,} assigned, {event.moved:,} moved"
-        if event.loss is not None:
-            state += f", loss {event.loss:.6g}"
+        state = (
+            f"round {slowest.round}, {slowest.assigned:,} of {slowest.n_samples:,} assigned, {slowest.moved:,} moved"
+        )
+        if slowest.loss is not None:
+            state += f", loss {slowest.loss:.6g}"
         state += self._time_left(slowest)
         if self._bar is not None:
             self._bar.update(self._rounds, completed=slowest.assigned, total=slowest.n_samples, state=state)
-        else:
-            restart = f" of start {event.problem}" if len(self._latest) > 1 else ""
-            self.console.print(f"{event.stage}{restart}: {state}", highlight=False, soft_wrap=True)
+        elif slowest is event:
+            # Of many problems side by side, one line tells how far the slowest is.
+            many = f", slowest of {len(self._latest)} problems" if len(self._latest) > 1 else ""
+            self.console.print(f"{event.stage}{many}: {state}", highlight=False, soft_wrap=True)
 
     def _time_left(self, event: Event) -> str:
         """How long diffusion will take at the pace so far; nobody knows how long adjustion will."""
