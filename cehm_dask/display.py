@@ -15,6 +15,7 @@ from rich.table import Table
 
 from cehm_dask.consensus import Event
 from cehm_dask.machine import resident_bytes
+from cehm_dask.outlook import Outlook
 from cehm_dask.plan import format_bytes
 from cehm_dask.run import Result, Watch
 from cehm_dask.store import open_consensus, open_ensemble, read_facts
@@ -244,6 +245,34 @@ def run_summary(console: Console, result: Result) -> None:
     for name, place in places.items():
         if place is not None:
             console.print(f"{name + ':':<8}{escape(place)}", highlight=False, soft_wrap=True)
+
+
+def show_outlook(console: Console, expected: Outlook) -> None:
+    """What a run will cost: a line a stage, and the memory of those that need much, by term."""
+    table = Table("stage", "sweeps", "read", "written", "about", "", box=None, header_style="bold", pad_edge=False)
+    for column in (1, 2, 3, 4):
+        table.columns[column].justify = "right"
+    for stage in expected.stages:
+        table.add_row(
+            stage.stage,
+            str(stage.sweeps or "–"),
+            format_bytes(stage.read) if stage.read else "–",
+            format_bytes(stage.written) if stage.written else "–",
+            f"{stage.seconds:,.1f} s" if stage.seconds else "–",
+            escape(stage.what),
+        )
+    console.print(table)
+    for stage in expected.stages:
+        if stage.memory:
+            terms = ", ".join(f"{name} {format_bytes(size)}" for name, size in stage.memory.items() if size)
+            total = format_bytes(sum(stage.memory.values()))
+            text = f"memory of {stage.stage}: {total} of {format_bytes(expected.allowed)} allowed: {terms}"
+            console.print(escape(text), highlight=False, soft_wrap=True)
+    seconds = sum(stage.seconds for stage in expected.stages)
+    console.print(
+        f"about {seconds:,.0f} s in all, on this machine; an estimate from {expected.calibration:.1f} s of trials",
+        highlight=False,
+    )
 
 
 def describe(console: Console, url: str) -> None:

@@ -51,7 +51,7 @@ def ingest(
     table = open_table(base_labels, leave_out)
     if not table.names:
         raise ValueError("n_members=0: base labels need at least one column")
-    n_samples, values = _survey(table, report)
+    n_samples, values = survey(table, report)
     identity = all(np.array_equal(known, np.arange(len(known))) for known in values)
     writer = create_ensemble(
         url,
@@ -73,7 +73,7 @@ def ingest(
     return writer.finish(digests, [size[1:] for size in sizes])
 
 
-def _survey(table: Table, report: Report) -> tuple[int, list[NDArray[Any]]]:
+def survey(table: Table, report: Report = lambda _what, _rows: None) -> tuple[int, list[NDArray[Any]]]:
     """Number of rows, and the labels of every member, ascending."""
     n_samples = 0
     values: list[NDArray[Any] | None] = [None] * len(table.names)

@@ -258,6 +258,24 @@ def make_budget(
     )
 
 
+def generation_terms(
+    n_features: int, n_members: int, *, fit_rows: int, block_rows: int, shard_rows: int, taken: int, threads: int
+) -> dict[str, int]:
+    """Bytes of a process that makes members, by what they are for.
+
+    A thread holds a copy of the sample it fits a member on, then blocks of features on their way to codes and the
+    shard these are put together in.
+    """
+    fitting = 3 * 4 * fit_rows * n_features
+    labelling = block_rows * (n_features * (3 * 8 + 2 * 4) + 3 * n_members) + 4 * shard_rows * n_members
+    return {
+        "this process": taken,
+        "code to be loaded": CODE_BYTES,
+        "sample of rows": fit_rows * n_features * (8 + 8 + 4),
+        "members being fitted, blocks being labelled": threads * max(fitting, labelling),
+    }
+
+
 def threads_for_generation(
     n_features: int,
     n_members: int,
@@ -269,22 +287,17 @@ def threads_for_generation(
     taken: int,
     threads: int,
 ) -> int:
-    """Threads that can make members of an ensemble side by side in the memory allowed, at most ``threads``.
-
-    A thread holds a copy of the sample it fits a member on, then blocks of features on their way to codes and the
-    shard these are put together in.
-    """
-    shared = taken + CODE_BYTES + fit_rows * n_features * (8 + 8 + 4)
-    fitting = 3 * 4 * fit_rows * n_features
-    labelling = block_rows * (n_features * (3 * 8 + 2 * 4) + 3 * n_members) + 4 * shard_rows * n_members
-    a_thread = max(fitting, labelling)
-    if shared + a_thread > allowed:
+    """Threads that can make members of an ensemble side by side in the memory allowed, at most ``threads``."""
+    rows = {"fit_rows": fit_rows, "block_rows": block_rows, "shard_rows": shard_rows}
+    terms = generation_terms(n_features, n_members, **rows, taken=taken, threads=1)
+    needed, a_thread = sum(terms.values()), terms["members being fitted, blocks being labelled"]
+    if needed > allowed:
         raise BudgetError(
-            f"memory={format_bytes(allowed)} allowed < {format_bytes(shared + a_thread)} projected to make members "
-            f"({format_bytes(fit_rows * n_features * 20)} for a sample of {fit_rows} rows; this process takes "
+            f"memory={format_bytes(allowed)} allowed < {format_bytes(needed)} projected to make members "
+            f"({format_bytes(terms['sample of rows'])} for a sample of {fit_rows} rows; this process takes "
             f"{format_bytes(taken)} already): allow more memory, or lower fit_rows"
         )
-    return min(threads, (allowed - shared) // a_thread)
+    return min(threads, 1 + (allowed - needed) // a_thread)
 
 
 def _run_edges(shape: Shape, threads: int, block_rows: int) -> tuple[int, ...]:

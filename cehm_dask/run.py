@@ -24,7 +24,7 @@ import numpy as np
 import yaml
 
 from cehm_dask import __version__, export
-from cehm_dask.base_labels import generate, k_range, plan_members
+from cehm_dask.base_labels import MemberPlan, generate, k_range, plan_members
 from cehm_dask.cluster import connect
 from cehm_dask.estimator import CEHM
 from cehm_dask.features import Features, as_features
@@ -403,14 +403,7 @@ class _Run:
     def ensemble_url(self) -> str:
         """Made in the run directory, or the user's own where it lies."""
         labels = self.recipe.labels
-        return labels.path if labels is not None and _is_ensemble(labels.path) else self._path("ensemble.zarr")
-
-    @cached_property
-    def leave_out(self) -> list[str]:
-        """Columns of the input that are neither features nor members."""
-        source, truth = self.recipe.features or self.recipe.labels, self.recipe.truth
-        names = [source.id if source else None, truth.column if truth and truth.path is None else None]
-        return [name for name in names if name is not None]
+        return labels.path if labels is not None and is_ensemble(labels.path) else self._path("ensemble.zarr")
 
     def _ensemble(self) -> None:
         recipe = self.recipe
@@ -420,7 +413,10 @@ class _Run:
             return
         source = recipe.features or recipe.labels
         assert source is not None
-        of = source.model_dump() | {"path": source.path and fingerprint(source.path), "leave_out": self.leave_out}
+        of = source.model_dump() | {
+            "path": source.path and fingerprint(source.path),
+            "leave_out": left_out(self.recipe),
+        }
         settings: list[Any] = [of]
         if recipe.features is not None:
             settings += [recipe.scale, recipe.ensemble.model_dump(), recipe.consensus.k]
@@ -434,18 +430,15 @@ class _Run:
 
     def _generate(self, resume: bool) -> None:
         recipe, wanted = self.recipe, self.recipe.ensemble
-        features = open_features(recipe, self.leave_out)
-        k = max(recipe.consensus.k)
-        low, high = k_range(k, features.n_samples)
-        low, high = wanted.k_min or low, wanted.k_max or max(high, wanted.k_min or 0)
-        drawn = wanted.model_dump(include={"subspace", "projection", "bootstrap"})
-        plans = plan_members(wanted.members, min(low, high), high, wanted.seed, base=wanted.base, **drawn)
+        features = open_features(recipe)
         generate(
             features,
             self._path("ensemble.zarr"),
-            plans,
+            members_of(recipe, features.n_samples),
             wanted.seed,
             overwrite=not resume,
+            memory=recipe.memory,
+            client=self.client,
             report=self.watch.rows,
             scale=recipe.scale,
             impute=recipe.features.impute if recipe.features else None,
@@ -458,7 +451,7 @@ class _Run:
         path = self.recipe.labels.path
         source = self.recipe.masked(path)
         url = self._path("ensemble.zarr")
-        ingest(path, url, overwrite=True, leave_out=self.leave_out, source=source, report=self.watch.rows)
+        ingest(path, url, overwrite=True, leave_out=left_out(self.recipe), source=source, report=self.watch.rows)
 
     # --- consensus ---------------------------------------------------------------------------------------------
 
@@ -561,7 +554,7 @@ class _Run:
                     self._path("consensus.zarr"),
                     file,
                     ensemble=self.ensemble_url,
-                    features=open_features(self.recipe, self.leave_out) if self.recipe.features else None,
+                    features=open_features(self.recipe) if self.recipe.features else None,
                     row_ids=_known_ids(self.recipe),
                     scores=scores,
                     overwrite=True,
@@ -571,7 +564,7 @@ class _Run:
         self._do("report", settings, lambda: exists(url), make, "report.html")
 
 
-def _is_ensemble(path: str) -> bool:
+def is_ensemble(path: str) -> bool:
     """Whether base labels are an ensemble.zarr, and not a plain array."""
     if not is_store(path):
         return False
@@ -589,12 +582,28 @@ def _complete(url: str) -> bool:
         return False
 
 
-def open_features(recipe: Recipe, leave_out: list[str]) -> Features:
+def left_out(recipe: Recipe) -> list[str]:
+    """Columns of the input that are neither features nor members."""
+    source, truth = recipe.features or recipe.labels, recipe.truth
+    names = [source.id if source else None, truth.column if truth and truth.path is None else None]
+    return [name for name in names if name is not None]
+
+
+def members_of(recipe: Recipe, n_samples: int) -> list[MemberPlan]:
+    """The base clusterings that a recipe asks for; by default each has at least the largest k that is tried."""
+    wanted = recipe.ensemble
+    low, high = k_range(max(recipe.consensus.k), n_samples)
+    low, high = wanted.k_min or min(low, wanted.k_max or low), wanted.k_max or max(high, wanted.k_min or 0)
+    drawn = wanted.model_dump(include={"subspace", "projection", "bootstrap"})
+    return plan_members(wanted.members, low, high, wanted.seed, base=wanted.base, **drawn)
+
+
+def open_features(recipe: Recipe) -> Features:
     """The features of a recipe, without what names the rows or gives the truth away."""
     source = recipe.features
     assert source is not None
     if source.path is not None:
-        features = as_features(source.path, leave_out=leave_out)
+        features = as_features(source.path, leave_out=left_out(recipe))
         return replace(features, source=recipe.masked(features.source))
     data = _bundled(source.sklearn)
     names = tuple(map(str, data.feature_names))
@@ -614,7 +623,7 @@ def open_truth(recipe: Recipe) -> Any:
     if truth.path is None and features is not None and features.sklearn is not None:
         return np.asarray(_bundled(features.sklearn).target)
     path = truth.path or (features or recipe.labels).path  # type: ignore[union-attr]
-    if path is not None and _is_ensemble(path):
+    if path is not None and is_ensemble(path):
         known = open_ensemble(path).truth
         if known is None:
             raise ValueError(f"truth {path}: the ensemble holds no known classes; name another file")

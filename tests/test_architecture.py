@@ -31,6 +31,7 @@ LAYERS = [
     {"report.page"},
     {"report"},
     {"run"},
+    {"outlook"},
     {"display"},
     {"cli.explain"},
     {"cli.data", "cli.consensus", "cli.evaluate", "cli.report", "cli.reproduce", "cli.cluster", "cli.run"},

@@ -109,6 +109,19 @@ def test_consensus__margins_beside_the_labels(folder, wanted, output):
     np.testing.assert_allclose(frame["margin"], wanted.margin_, rtol=1e-12)
 
 
+@pytest.mark.parametrize("source", ["named.csv", "named.parquet"])
+def test_consensus__row_ids_are_kept_and_are_no_member(folder, wanted, base_labels, source):
+    frame = pd.DataFrame(base_labels, columns=list("abcdefgh")).assign(who=[f"{n:04}" for n in range(200)])
+    frame.to_csv("named.csv", index=False)
+    frame.to_parquet("named.parquet")
+    run("consensus", source, "--k", 5, "--id", "who", "-o", "out.parquet", "--quiet")
+    table = pd.read_parquet("out.parquet")
+    assert table["who"].tolist() == frame["who"].tolist()
+    np.testing.assert_array_equal(table["label"], wanted.labels_)
+    assert "no column 'whom'" in refused("consensus", source, "--k", 5, "--id", "whom", "-o", "new.csv")
+    assert "has no columns with names" in refused("consensus", "labels.npy", "--k", 5, "--id", "who")
+
+
 def test_consensus__without_output_writes_nothing(folder):
     before = sorted(folder.iterdir())
     out, err = run("consensus", "labels.npy", "--k", 5)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,9 @@ from sklearn.metrics import normalized_mutual_info_score
 
 from cehm_dask import CEHM, cli, export
 from cehm_dask.files import Lock
+from cehm_dask.labels import as_labels
+from cehm_dask.outlook import outlook
+from cehm_dask.plan import make_budget
 from cehm_dask.recipe import parse
 from cehm_dask.run import STAGES, Directory, run
 from cehm_dask.store import open_consensus, open_ensemble
@@ -363,6 +367,50 @@ def test_recipe__example_check_schema(folder):
     assert "expected one of --schema, --example and --check FILE" in err
     _, err = cehm("recipe", "--check", "example.yaml", "--set", "consensus.kk=2", code=2)
     assert "did you mean 'k'?" in err
+
+
+# --- plan --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", ["features={path: iris.csv, id: flower}", "sklearn", "labels.npy", "e.zarr"])
+def test_plan__says_what_will_be_done_and_writes_nothing(folder, source):
+    labels, _ = Synth(300, 6, n_classes=4, k_min=4, k_max=9).arrays()
+    np.save("labels.npy", labels)
+    Synth(300, 6, n_classes=4, k_min=4, k_max=9).write("e.zarr")
+    if source == "sklearn":
+        Path("recipe.yaml").write_text("features: {sklearn: iris}\nconsensus: {k: 3}\noutput: new\n")
+    elif not source.startswith("features"):
+        Path("recipe.yaml").write_text(f"labels: {{path: {source}}}\nconsensus: {{k: 3}}\noutput: new\n")
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    out, _ = cehm("plan", "recipe.yaml", "--set", "output=new")
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    for stage in ("ensemble", "consensus", "evaluate", "report"):
+        assert re.search(rf"^{stage} ", out, re.MULTILINE)
+    assert re.search(r"memory of consensus: .* allowed: this process .* intersections ", out)
+    assert re.search(r"^about \d+ s in all", out, re.MULTILINE)
+
+
+def test_plan__memory_and_sweeps_are_those_of_the_run(folder):
+    expected = next(one for one in outlook(parse(RECIPE)).stages if one.stage == "consensus")
+    facts = open_consensus("out/consensus.zarr").facts
+    ensemble = open_ensemble("out/ensemble.zarr")
+    assert expected.read == ensemble.n_samples * len(ensemble.widths)
+    # Adjustion takes as many rounds as it takes; the rest is known.
+    assert facts["sweeps"] / 2 <= expected.sweeps <= 2 * facts["sweeps"]
+    here = {name: size for name, size in expected.memory.items() if name != "this process"}
+    ran = make_budget(
+        as_labels("out/ensemble.zarr").shape, [3, 3], allowed=1 << 40, threads=count_threads(), returned=False
+    )
+    assert here == {name: size for name, size in ran.terms.items() if name != "this process"}
+
+
+def count_threads():
+    return len(os.sched_getaffinity(0))
+
+
+def test_plan__refuses_what_does_not_fit(folder):
+    _, err = cehm("plan", "recipe.yaml", "--set", "memory=1MiB", code=3)
+    assert re.search(r"memory=1 MiB allowed < .* projected", err)
 
 
 # --- export ------------------------------------------------------------------------------------------------------

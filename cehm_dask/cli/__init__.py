@@ -46,6 +46,7 @@ for _command in (
     data.info,
     consensus.consensus,
     run.run,
+    run.plan,
     run.recipe,
     run.demo,
     report.report,

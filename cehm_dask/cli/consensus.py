@@ -14,6 +14,7 @@ from cehm_dask.cli.explain import Clusters, explained
 @click.argument("labels")
 @click.option("--k", "n_clusters", type=Clusters(), required=True, help="Clusters wanted: 10, or 5,8,10, or 2..15.")
 @click.option("-o", "--output", help="Where the result goes: .zarr (can be resumed), .npy, .csv or .parquet.")
+@click.option("--id", "row_id", help="Column of a .csv or .parquet file that names the rows; kept in the output.")
 @click.option("--variant", default="released", show_default=True, help="'released' program or 'printed' equations.")
 @click.option("--restarts", default=1, show_default=True, help="Medoid starts run side by side; the best is kept.")
 @click.option("--choose", default="agreement", show_default=True, help="Keep the start by 'agreement' or by 'loss'.")
@@ -27,6 +28,7 @@ from cehm_dask.cli.explain import Clusters, explained
 def consensus(
     labels: str,
     output: str | None,
+    row_id: str | None,
     seed: int,
     memory: str | None,
     cluster: str | None,
@@ -42,7 +44,7 @@ def consensus(
     \b
     Examples:
       cehm consensus labels.npy --k 10 -o consensus.npy
-      cehm consensus labels.csv --k 4 --restarts 10 -o consensus.csv
+      cehm consensus labels.csv --k 4 --restarts 10 --id customer -o consensus.csv
       cehm consensus ensemble.zarr --k 10 --memory 2GiB -o consensus.zarr
       cehm consensus ensemble.zarr --k 10 --cluster cluster_configs/slurm.yaml -o consensus.zarr
     """
@@ -50,8 +52,11 @@ def consensus(
     from cehm_dask.cluster import connect
     from cehm_dask.display import Rounds, Stopwatch, summary
     from cehm_dask.estimator import CEHM
+    from cehm_dask.labels import as_labels
     from cehm_dask.store import is_store
 
+    if row_id is not None and not labels.endswith((".csv", ".parquet")):
+        raise ValueError(f"--id {row_id}: {labels} has no columns with names; only .csv and .parquet files have")
     stored = output is not None and is_store(output)
     if output is not None and not stored:
         export.check_path(Path(output), overwrite=overwrite)
@@ -60,7 +65,7 @@ def consensus(
         if client is not None and not quiet:
             console.print(f"dashboard: {client.dashboard_link}", highlight=False)
         model = CEHM(random_state=seed, **params).fit(
-            labels,
+            labels if row_id is None else as_labels(labels, leave_out=[row_id]),
             output=output if stored else None,
             overwrite=overwrite,
             memory=memory,
@@ -68,7 +73,8 @@ def consensus(
             progress=progress,
         )
     if output is not None and not stored:
-        export.write(Path(output), model.labels_, model.margin_)
+        ids = None if row_id is None else export.column_ids(labels, row_id)
+        export.write(Path(output), model.labels_, model.margin_, ids)
     if not quiet:
         summary(Console(), model, watch.seconds)
         if output is not None:

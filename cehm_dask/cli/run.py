@@ -1,4 +1,4 @@
-"""``cehm run``, ``recipe`` and ``demo``: a recipe in, a run directory out."""
+"""``cehm run``, ``plan``, ``recipe`` and ``demo``: a recipe in, a run directory out."""
 
 import json
 import signal
@@ -68,6 +68,33 @@ def run(
         click.echo(json.dumps(result.summary()))
     elif not quiet:
         run_summary(Console(), result)
+
+
+@click.command()
+@click.argument("recipe")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a value; may be repeated.")
+@click.option("--date", type=click.DateTime(["%Y-%m-%d"]), help="What {date} in paths stands for.  [default: today]")
+@explained
+def plan(recipe: str, overrides: tuple[str, ...], date: Any) -> None:
+    """Say what a run will cost before anything runs: stages, sweeps, bytes, memory by named term, about how long.
+
+    Nothing is written. Times are an estimate, from a few seconds of trials on this machine. What does not fit the
+    memory allowed is refused as the run would refuse it, with exit code 3.
+
+    \b
+    Examples:
+      cehm plan recipe.yaml
+      cehm plan recipe.yaml --set memory=2GiB --set consensus.restarts=10
+    """
+    import datetime
+
+    from cehm_dask.recipe import load
+
+    wanted = load(recipe, overrides).on((date.date() if date else datetime.date.today()).isoformat())
+    from cehm_dask.display import show_outlook
+    from cehm_dask.outlook import outlook
+
+    show_outlook(Console(soft_wrap=True), outlook(wanted))
 
 
 @contextmanager

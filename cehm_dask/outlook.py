@@ -1,0 +1,221 @@
+"""What a run will cost, before anything runs: stages, sweeps, bytes, memory by named term, seconds.
+
+Above the run, for ``cehm plan``. Sweeps, bytes and memory are the arithmetic that the stages themselves are held to;
+what does not fit is refused here with the same words. Seconds are an estimate: the kernels and one fit are timed
+for a moment on this machine, on made-up labels and the first rows of the features, and scaled up.
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from cehm_dask.base_labels import FULL_FIT_ROWS, Labeller, Linear, MemberPlan, fit_member
+from cehm_dask.consensus import ConsensusWarning
+from cehm_dask.features import BLOCK_ROWS, Features, Scaling
+from cehm_dask.ingest import open_table, survey
+from cehm_dask.job import Where, cluster
+from cehm_dask.labels import as_labels
+from cehm_dask.machine import this_machine
+from cehm_dask.plan import (
+    Params,
+    Shape,
+    expected_sweeps,
+    generation_terms,
+    make_budget,
+    threads_for_generation,
+)
+from cehm_dask.recipe import Recipe
+from cehm_dask.run import is_ensemble, left_out, members_of, open_features
+from cehm_dask.store import shape_of_chunks
+from cehm_dask.synth import Synth
+
+TRIAL_ROWS = 1 << 17
+TRIAL_FIT_ROWS = 1 << 12
+READING = 1.3
+"""A sweep that reads its labels from a local store, in sweeps over labels in memory (``tests/benchmarks``)."""
+FEATURE_PASSES = 3
+"""Over the features: sample and statistics, labels, and the picture of the report."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What is expected of one stage."""
+
+    stage: str
+    what: str
+    sweeps: int = 0
+    read: int = 0
+    written: int = 0
+    seconds: float = 0.0
+    memory: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of a process by what they are for."""
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What is expected of a run."""
+
+    stages: Sequence[Expected]
+    allowed: int
+    """Bytes a process may take."""
+    calibration: float
+    """Seconds that were spent to time this machine."""
+
+
+def outlook(recipe: Recipe) -> Outlook:
+    """Look ahead; raises BudgetError for what does not fit the memory allowed.
+
+    A recipe for a cluster is judged as if each worker were this machine and had all rows: an upper bound.
+    """
+    begin = perf_counter()
+    machine = this_machine(recipe.memory)
+    stages = []
+    if recipe.features is not None:
+        features = open_features(recipe)
+        plans = members_of(recipe, features.n_samples)
+        widths = [plan.k + 1 for plan in plans]
+        n_samples = features.n_samples
+        stages.append(_generation(recipe, features, plans, machine.allowed, machine.taken, machine.threads))
+        shape = _shape(n_samples, widths)
+    else:
+        assert recipe.labels is not None
+        stage, shape = _brought(recipe)
+        stages.append(stage)
+    stages.append(_consensus(recipe, shape, machine.allowed, machine.taken, machine.threads))
+    a_sweep = stages[-1].seconds / max(1, stages[-1].sweeps)
+    scored = shape.n_samples * (shape.row_bytes + 6) if recipe.truth is not None else 0
+    stages.append(Expected("evaluate", "scores.json", int(bool(scored)), scored, 0, a_sweep if scored else 0.0))
+    if recipe.export is not None:
+        size = shape.n_samples * (14 if recipe.export == "parquet" else 24)
+        stages.append(Expected("export", f"labels.{recipe.export}", 1, 6 * shape.n_samples, size, size / 50e6))
+    stages.append(Expected("report", "report.html", 1, 6 * shape.n_samples, 1 << 20, 2 + shape.n_samples / 50e6))
+    return Outlook(stages, machine.allowed, perf_counter() - begin)
+
+
+def _shape(n_samples: int, widths: Sequence[int]) -> Shape:
+    """Of an ensemble.zarr that is still to be made."""
+    itemsize = np.min_scalar_type(max(widths) - 1).itemsize
+    chunk, shard = shape_of_chunks(n_samples, len(widths), itemsize)
+    return Shape(n_samples, len(widths) * itemsize, sum(widths), chunk, shard)
+
+
+def _generation(
+    recipe: Recipe, features: Features, plans: Sequence[MemberPlan], allowed: int, taken: int, threads: int
+) -> Expected:
+    n, d, wanted = features.n_samples, features.n_features, recipe.ensemble
+    shape = _shape(n, [plan.k + 1 for plan in plans])
+    rows = {
+        "fit_rows": min(n, wanted.fit_rows or FULL_FIT_ROWS),
+        "block_rows": min(n, BLOCK_ROWS),
+        "shard_rows": min(n, shape.align_rows),
+    }
+    threads = threads_for_generation(d, len(plans), **rows, allowed=allowed, taken=taken, threads=threads)
+    begin = perf_counter()
+    block = np.nan_to_num(np.asarray(features.read(0, rows["block_rows"]), np.float64))
+    reading = (perf_counter() - begin) / len(block)
+    fitting = _fit_seconds(plans, block.astype(np.float32), rows["fit_rows"])
+    labelling = _label_seconds(plans, block)
+    seconds = n * (FEATURE_PASSES * reading + labelling / threads) + fitting / threads
+    size = n * d * 8
+    more = ", then k-means over all rows" if wanted.full_lloyd else ""
+    return Expected(
+        "ensemble",
+        f"{len(plans)} members from {n:,} × {d} features, fitted on {rows['fit_rows']:,} rows{more}",
+        FEATURE_PASSES,
+        FEATURE_PASSES * size,
+        n * shape.row_bytes,
+        seconds,
+        generation_terms(d, len(plans), **rows, taken=taken, threads=threads),
+    )
+
+
+def _fit_seconds(plans: Sequence[MemberPlan], rows: Any, fit_rows: int) -> float:
+    """Of all members: one of each algorithm is fitted to a few rows, and time taken to grow with rows and k."""
+    seconds = 0.0
+    for base in dict.fromkeys(plan.base for plan in plans):
+        alike = sorted((plan for plan in plans if plan.base == base), key=lambda plan: plan.k)
+        one = alike[len(alike) // 2]
+        few = rows[: max(TRIAL_FIT_ROWS, one.k)]
+        if len(few) < one.k:
+            continue
+        fit_member(replace(one, k=2), few[:64])  # imported before the clock runs
+        _, took = fit_member(one, few)
+        seconds += took * fit_rows / len(few) * sum(plan.k for plan in alike) / one.k
+    return seconds
+
+
+def _label_seconds(plans: Sequence[MemberPlan], block: Any) -> float:
+    """A row, for all members, by the kernel that finds nearest centres."""
+    d = block.shape[1]
+    rng = np.random.default_rng(0)
+    members = tuple(
+        Linear(rng.random((plan.k, d), np.float32), rng.random(plan.k, np.float32), np.arange(plan.k)) for plan in plans
+    )
+    scaling = Scaling(np.arange(d), np.zeros(d), np.ones(d), None)
+    labeller = Labeller(scaling, members, tuple(plan.k for plan in plans))
+    labeller.label(block[:64])  # compiled, or loaded, before the clock runs
+    rows = block[:8192]
+    begin = perf_counter()
+    labeller.label(rows)
+    return (perf_counter() - begin) / len(rows)
+
+
+def _brought(recipe: Recipe) -> tuple[Expected, Shape]:
+    """Base labels brought along: a store knows its shape; of other forms the labels are counted."""
+    assert recipe.labels is not None
+    path = recipe.labels.path
+    if is_ensemble(path):
+        shape = as_labels(path).shape
+        what = f"{shape.n_samples:,} rows brought along, used where they lie"
+        return Expected("ensemble", what), shape
+    begin = perf_counter()
+    n_samples, values = survey(open_table(path, left_out(recipe)))
+    shape = _shape(n_samples, [len(known) + 1 for known in values])
+    size = n_samples * shape.row_bytes
+    what = f"{n_samples:,} rows of {len(values)} members are read and encoded"
+    return Expected("ensemble", what, 2, 2 * size, size, 3 * (perf_counter() - begin)), shape
+
+
+def _consensus(recipe: Recipe, shape: Shape, allowed: int, taken: int, threads: int) -> Expected:
+    wanted = recipe.consensus
+    ks = [k for k in wanted.k for _ in range(wanted.restarts)]
+    budget = make_budget(shape, ks, allowed=allowed, taken=taken, threads=threads, returned=False)
+    params = [Params(k, variant=wanted.variant, max_iter=wanted.max_iter) for k in wanted.k]
+    sweeps = max(expected_sweeps(one, shape.n_samples, budget) for one in params)
+    size = shape.n_samples * shape.row_bytes
+    read = size * (1 if budget.keep_labels else sweeps)
+    seconds = _sweep_seconds(shape, ks, params[-1]) * shape.n_samples * sweeps
+    kept = "kept in memory" if budget.keep_labels else "read anew each sweep"
+    return Expected(
+        "consensus",
+        f"{shape.n_samples:,} rows of {shape.row_bytes} bytes, {len(ks)} problem{'s' * (len(ks) > 1)} side by side, "
+        f"labels {kept}",
+        sweeps,
+        read,
+        6 * shape.n_samples,
+        seconds * (1.0 if budget.keep_labels else READING),
+        budget.terms,
+    )
+
+
+def _sweep_seconds(shape: Shape, ks: Sequence[int], params: Params) -> float:
+    """A row and sweep: a consensus of made-up labels of the same width, with as many problems, up to four."""
+    members = max(1, shape.row_bytes)
+    width = max(2, min(200, shape.n_slots // members))
+    rows = min(TRIAL_ROWS, max(1000, shape.n_samples))
+    k = min(params.n_clusters, width)
+    made, _ = Synth(rows, min(members, 100), n_classes=k, k_min=width, k_max=width).arrays()
+    starts = min(4, len(ks))
+    trial = Params(k, variant=params.variant, restarts=starts, max_iter=5)
+    labels = as_labels(made)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConsensusWarning)  # it is about made-up labels
+        cluster(as_labels(made[:1000]), trial, 0, Where())  # compiled, or loaded, before the clock runs
+        begin = perf_counter()
+        outcome = cluster(labels, trial, 0, Where())
+    took = (perf_counter() - begin) / rows / outcome.sweeps
+    return took * (len(ks) / starts) * (members / min(members, 100))
