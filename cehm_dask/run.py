@@ -240,7 +240,7 @@ class _LogFile(logging.Handler):
         super().__init__(logging.INFO)
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
         self._url, self._recipe = url, recipe
-        self._remote = Lock(url).remote
+        self._remote = is_url(url)
         self._lines: list[str] = [(read_whole(url) or b"").decode()] if self._remote else []
 
     def emit(self, record: logging.LogRecord) -> None:

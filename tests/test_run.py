@@ -1,5 +1,6 @@
 """Runs: one directory, done once, resumed after a stop, made anew after a change, never over somebody's files."""
 
+import datetime
 import json
 import os
 import re
@@ -22,7 +23,7 @@ from cehm_dask.files import Lock
 from cehm_dask.labels import as_labels
 from cehm_dask.outlook import outlook
 from cehm_dask.plan import make_budget
-from cehm_dask.recipe import parse
+from cehm_dask.recipe import load, parse
 from cehm_dask.run import STAGES, Directory, run
 from cehm_dask.store import open_consensus, open_ensemble
 from cehm_dask.synth import Synth
@@ -32,6 +33,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:constant columns dropped"),
 ]
 
+PIPELINES = Path(__file__).parent.parent / "pipelines"
 COMMAND = Path(sys.executable).parent / "cehm"
 RECIPE = """\
 features: {path: iris.csv, id: flower}
@@ -369,6 +371,54 @@ def test_recipe__example_check_schema(folder):
     assert "did you mean 'k'?" in err
 
 
+def test_until__knows_the_stages():
+    assert cli.run.STAGES == STAGES
+
+
+# --- the pipelines folder ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def inputs(tmp_path, monkeypatch):
+    """The current folder, with small inputs of all kinds."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(600, 4)) + 6 * rng.integers(0, 2, (600, 4))
+    np.save("features.npy", features)
+    Synth(600, 8).write("ensemble.zarr")
+    labels, _ = Synth(600, 8).arrays()
+    names = [f"c{n}" for n in range(600)]
+    pd.DataFrame(labels).rename(columns=str).assign(customer=names).to_parquet("labels.parquet")
+    Path("data").mkdir()
+    table = pd.DataFrame(features).rename(columns=str).assign(customer=names)
+    table.to_parquet(f"data/{datetime.date.today()}.parquet")
+    return tmp_path
+
+
+SMALLER = {
+    "demo": ["ensemble.members=5", "consensus.restarts=2"],
+    "labels": [],
+    "million": ["ensemble.members=5"],
+    "cluster": ["cluster=null"],
+    "scan": ["features.sklearn=iris", "consensus.k=2..4", "ensemble={members: 5, k_min: 5, k_max: 9}"],
+    "daily": ["ensemble.members=5"],
+}
+
+
+@pytest.mark.parametrize("name", SMALLER)
+def test_pipelines__run_at_reduced_size(inputs, name):
+    result = run(load(PIPELINES / f"{name}.yaml", SMALLER[name]))
+    assert result.stages["consensus"] == result.stages["report"] == "done"
+    assert Path(result.report).is_file()
+    if name in ("labels", "daily"):
+        assert pd.read_parquet(result.labels)["customer"].tolist() == [f"c{n}" for n in range(600)]
+    assert set(run(load(PIPELINES / f"{name}.yaml", SMALLER[name])).stages.values()) <= {"skipped", "none"}
+
+
+def test_pipelines__all_are_run_by_a_test():
+    assert {path.stem for path in PIPELINES.glob("*.yaml")} == {*SMALLER, "s3"}  # s3: tests/test_s3.py
+
+
 # --- plan --------------------------------------------------------------------------------------------------------
 
 
@@ -460,6 +510,12 @@ def test_process__done_is_0_and_logs_lines_of_json(folder):
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert all({"time", "level", "logger", "message"} <= set(line) for line in lines)
     assert next(line["stage"] for line in lines if "done in" in line["message"]) == "ensemble"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_process__completion(shell):
+    environment = {**os.environ, "_CEHM_COMPLETE": f"{shell}_source"}
+    assert "_CEHM_COMPLETE" in started(env=environment).stdout
 
 
 def test_process__bad_recipe_is_2(folder):

@@ -3,6 +3,8 @@
 import json
 import time
 from dataclasses import replace
+from datetime import date
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +18,8 @@ from click.testing import CliRunner  # noqa: E402
 from cehm_dask import CEHM, cli, files, job, store  # noqa: E402
 from cehm_dask.files import Lock, StoreError  # noqa: E402
 from cehm_dask.ingest import ingest  # noqa: E402
+from cehm_dask.recipe import load  # noqa: E402
+from cehm_dask.run import run  # noqa: E402
 from cehm_dask.store import ConsensusStore, create_ensemble, open_consensus, open_ensemble  # noqa: E402
 from cehm_dask.synth import Synth  # noqa: E402
 
@@ -23,6 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
 
 SECRET = "wJalrXUtnFEMI-not-a-real-secret"
 BUCKET = "bucket"
+PIPELINES = Path(__file__).parent.parent / "pipelines"
 
 
 @pytest.fixture(scope="module")
@@ -236,3 +241,34 @@ def test_command__import_consensus_and_info(base_labels, wanted, output, tmp_pat
         assert result.exit_code == 0, result.output
     assert "400" in result.stdout
     np.testing.assert_array_equal(open_consensus(found).array("labels")[:], wanted.labels_)
+
+
+# --- a run -------------------------------------------------------------------------------------------------------
+
+
+def test_run__features_and_run_directory_in_the_store(s3, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BUCKET", BUCKET)
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(300, 3)) + 8 * rng.integers(0, 2, (300, 3))
+    zarr = pytest.importorskip("zarr")
+    zarr.create_array(f"s3://{BUCKET}/features.zarr", data=features, chunks=(100, 3), overwrite=True)
+    changes = ["ensemble.members=6", "ensemble.k_max=12", "consensus.k=8"]
+    recipe = load(PIPELINES / "s3.yaml", changes)
+    first = run(recipe, date=date(2026, 11, 16))
+    assert first.directory == f"s3://{BUCKET}/runs/2026-11-16"
+    assert set(first.stages.values()) == {"done"}
+    names = {key["Key"].split("/")[2] for key in s3.list_objects_v2(Bucket=BUCKET, Prefix="runs/")["Contents"]}
+    made = {"recipe.yaml", "ensemble.zarr", "consensus.zarr", "scores.json", "report.html", "run.json", "run.log"}
+    assert names == made | {"labels.parquet"}
+    assert set(run(recipe, date=date(2026, 11, 16)).stages.values()) == {"skipped"}
+    here = [*changes, "features.path=features.npy", "output=here"]
+    np.save("features.npy", features)
+    run(load(PIPELINES / "s3.yaml", here))
+    wanted = open_consensus("here/consensus.zarr").array("labels")[:]
+    np.testing.assert_array_equal(open_consensus(f"{first.directory}/consensus.zarr").array("labels")[:], wanted)
+    log = s3.get_object(Bucket=BUCKET, Key="runs/2026-11-16/run.log")["Body"].read().decode()
+    assert "nothing to do" in log
+    assert SECRET not in log
+    again = run(load(PIPELINES / "s3.yaml", [*changes, "consensus.restarts=1"]), date=date(2026, 11, 16))
+    assert (again.stages["ensemble"], again.stages["consensus"]) == ("skipped", "done")

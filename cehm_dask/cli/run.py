@@ -12,13 +12,16 @@ from rich.console import Console
 
 from cehm_dask.cli.explain import explained
 
+STAGES = ("ensemble", "consensus", "evaluate", "export", "report")
+"""As in the room ``run``, which takes a while to load."""
+
 
 @click.command()
 @click.argument("recipe")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a value; may be repeated.")
 @click.option("--cluster", help="A file of cluster_configs/, or a scheduler's address, in place of the recipe's.")
 @click.option("--date", type=click.DateTime(["%Y-%m-%d"]), help="What {date} in paths stands for.  [default: today]")
-@click.option("--until", help="Last stage to do: ensemble, consensus, evaluate, export or report.  [default: report]")
+@click.option("--until", type=click.Choice(STAGES), default=STAGES[-1], show_default=True, help="Last stage to do.")
 @click.option("--overwrite", is_flag=True, help="Do everything anew.")
 @click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout, and nothing else there.")
 @click.option("--quiet", is_flag=True, help="No progress, no summary.")
@@ -28,7 +31,7 @@ def run(
     overrides: tuple[str, ...],
     cluster: str | None,
     date: Any,
-    until: str | None,
+    until: str,
     overwrite: bool,
     as_json: bool,
     quiet: bool,
@@ -48,7 +51,6 @@ def run(
 
     wanted = load(recipe, overrides)  # what is wrong with it is said before anything heavy is loaded
     from cehm_dask.display import Stages, run_summary
-    from cehm_dask.run import STAGES
     from cehm_dask.run import run as do
 
     watch = Stages(Console(stderr=True), quiet=quiet)
@@ -58,7 +60,7 @@ def run(
                 wanted,
                 date=date and date.date(),
                 cluster=cluster,
-                until=until or STAGES[-1],
+                until=until,
                 overwrite=overwrite,
                 watch=watch,
             )
