@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.adjustion import adjustion
-from cehm_dask.choice import Survey, survey
+from cehm_dask.choice import Choice, Survey, choose, survey
 from cehm_dask.diffusion import diffusion
 from cehm_dask.engine import Engine
 from cehm_dask.evaluation import agreement, member_agreement
@@ -61,6 +61,10 @@ class Solution:
     """Mean NMI between the starts; None where one was asked for."""
 
     @property
+    def n_clusters(self) -> int:
+        return self.problem.params.n_clusters
+
+    @property
     def n_clusters_found(self) -> int:
         return int(np.count_nonzero(self.problem.counts.sum(axis=0)))
 
@@ -71,6 +75,8 @@ class Consensus:
 
     solutions: tuple[Solution, ...]
     chosen: Solution
+    choice: Choice
+    """Why that one."""
     hyperedges: Hyperedges
     member_agreement: NDArray[np.float64]
     trail: Trail | None
@@ -133,9 +139,11 @@ def consensus(
         found = survey(engine, problems)
         watch.lap("survey")
     solutions = tuple(_best(problems, params, found) for params in problems_of)
+    choice = choose(hyperedges, {solution.n_clusters: solution.agreement for solution in solutions})
     result = Consensus(
         solutions,
-        max(solutions, key=lambda solution: solution.agreement),
+        next(solution for solution in solutions if solution.n_clusters == choice.n_clusters),
+        choice,
         hyperedges,
         member_agreement(hyperedges),
         trail,
@@ -335,6 +343,8 @@ def _warn_about_members(hyperedges: Hyperedges, names: Sequence[str]) -> None:
 def _warn_about_result(result: Consensus) -> None:
     solution = result.chosen
     params = solution.problem.params
+    if not result.choice.clear:
+        _warn(f"no clear k: {result.choice.reason}")
     if not solution.problem.converged:
         _warn(f"adjustion still moved samples after max_iter={params.max_iter} rounds; raise max_iter to let it end")
     if solution.n_clusters_found < params.n_clusters:
@@ -343,7 +353,9 @@ def _warn_about_result(result: Consensus) -> None:
             "the others lost all of theirs: ask for fewer clusters or use more restarts"
         )
     members = len(result.member_agreement)
-    if members > 1:
+    # Members much finer than k agree more with one another; that says nothing against a k they single out.
+    singled_out = result.choice.clear and len(result.solutions) > 1
+    if members > 1 and not singled_out:
         between = (result.member_agreement.sum() - members) / (members * (members - 1))
         if solution.agreement < between - ROUNDING:
             _warn(

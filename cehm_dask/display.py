@@ -3,6 +3,7 @@
 Used by the command only; everything below it logs and reports events, and prints nothing.
 """
 
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, Self
 
@@ -197,6 +198,18 @@ def cluster_table(sizes: NDArray[np.int64]) -> Table:
     return table
 
 
+def scan_table(scan: Sequence[dict[str, Any]], kept: int) -> Table:
+    """How every number of clusters came out, the kept one marked."""
+    names = ("agreement", "margin", "stability", "loss", "restarts")
+    table = Table("k", *names, box=None, header_style="bold", pad_edge=False)
+    for column in table.columns:
+        column.justify = "right"
+    for record in scan:
+        cells = ["" if (value := record[name]) is None else f"{value:.6g}" for name in names]
+        table.add_row(str(record["n_clusters"]), *cells, style="bold" if record["n_clusters"] == kept else None)
+    return table
+
+
 def summary(console: Console, model: Any, seconds: float) -> None:
     """Closing words of a consensus: clusters, agreement, rounds, seconds."""
     facts = {
@@ -206,6 +219,8 @@ def summary(console: Console, model: Any, seconds: float) -> None:
         "n_hyperedges": len(model.counts_),
         "rounds": model.n_rounds_,
         "sweeps": model.n_sweeps_,
+        "scan": list(model.scan_.values()),
+        "choice": model.choice_,
     }
     _closing(console, facts, model.cluster_sizes_, model.member_agreement_, seconds)
 
@@ -213,6 +228,11 @@ def summary(console: Console, model: Any, seconds: float) -> None:
 def _closing(
     console: Console, facts: dict[str, Any], sizes: NDArray[np.int64], members: NDArray[np.float64], seconds: float
 ) -> None:
+    if len(facts["scan"]) > 1:
+        choice = facts["choice"]
+        console.print(scan_table(facts["scan"], choice["n_clusters"]))
+        verdict = f"k = {choice['n_clusters']}" if choice["clear"] else "no clear k"
+        console.print(f"[bold]{verdict}[/]: {escape(choice['reason'])}", highlight=False)
     console.print(cluster_table(sizes))
     pairs = members[~np.eye(len(members), dtype=bool)]
     between = f" (members with one another: {pairs.mean():.3f})" if pairs.size else ""
@@ -233,9 +253,6 @@ def run_summary(console: Console, result: Result) -> None:
         sizes, members = (np.asarray(stored.array(name)[:]) for name in ("sizes", "member_agreement"))
         facts = {**result.facts, "n_hyperedges": stored.array("counts").shape[0]}
         _closing(console, facts, sizes, members, result.seconds)
-    choice = result.facts.get("choice") or {}
-    if len(result.facts.get("scan", ())) > 1 and "reason" in choice:
-        console.print(f"k = {choice['n_clusters']}: {escape(choice['reason'])}", highlight=False)
     if known := result.scores.get("scores"):
         said = ", ".join(f"{name} {known[name]:.3f}" for name in ("nmi", "ari", "accuracy") if name in known)
         console.print(f"against the known classes: {said}", highlight=False)

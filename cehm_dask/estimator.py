@@ -7,6 +7,7 @@ table C and the members' labels, never anything of size n but the labels and mar
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Self
 
@@ -31,7 +32,8 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     n_clusters : int, or a sequence of int
-        Clusters wanted. Several values are run side by side, and the one that agrees most with the members is kept.
+        Clusters wanted. Several values are run side by side, and the one that the members single out is kept; if none
+        stands out, a warning says so, and the one that agrees most with the members is kept.
     variant : {"released", "printed"}, default "released"
         The authors' released program, or the equations as printed in the paper; sets the three knobs below.
     similarity : {"jaccard", "containment"}, optional
@@ -77,6 +79,8 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     scan_ : dict of int to dict
         For every number of clusters that was run, its kept start: n_clusters_found, agreement with the members, loss,
         mean margin, stability (mean NMI between restarts; None with one start) and the number of restarts.
+    choice_ : dict
+        n_clusters that was kept, clear (whether the members single it out) and the reason in words.
     n_clusters_ : int
         Clusters of the result.
     n_clusters_found_ : int
@@ -177,6 +181,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.growth_ = tuple(problem.growth)
         self.n_rounds_ = problem.round
         self.agreement_ = result.chosen.agreement
+        self.choice_ = asdict(result.choice)
         self.scan_ = {record["n_clusters"]: record for record in outcome.scan}
         self.member_agreement_ = result.member_agreement
         self.n_clusters_ = problem.params.n_clusters

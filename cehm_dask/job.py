@@ -218,7 +218,7 @@ def _store_result(engine: Engine, store: ConsensusStore, result: Consensus, orde
     store.save_table("hyperedge_member", result.hyperedges.members.astype(np.int64))
     stages = _store_trail(store, result)
     scan = _scan(result, mean_margin(units, problem))
-    store.finish({**_facts(engine, result), "scan": scan, "trail_stages": stages})
+    store.finish({**_facts(engine, result), "scan": scan, "choice": asdict(result.choice), "trail_stages": stages})
     stored = open_consensus(store.url)
     return Outcome(result, stored.array("labels"), stored.array("margin"), sizes, scan, engine.sweeps, engine.budget)
 
@@ -274,7 +274,7 @@ def _scan(result: Consensus, margin: float) -> list[dict[str, Any]]:
     """A record for every number of clusters; ``margin`` is that of the chosen one."""
     return [
         {
-            "n_clusters": solution.problem.params.n_clusters,
+            "n_clusters": solution.n_clusters,
             "n_clusters_found": solution.n_clusters_found,
             "agreement": solution.agreement,
             "loss": solution.problem.losses[-1],

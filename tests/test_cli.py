@@ -150,9 +150,10 @@ def test_consensus__several_k(folder, base_labels, text, ks):
     if ks is None:
         run("consensus", "labels.npy", "--k", text, code=2)
         return
-    run("consensus", "labels.npy", "--k", text, "-o", "out.zarr")
+    out, _ = run("consensus", "labels.npy", "--k", text, "-o", "out.zarr")
     stored = open_consensus("out.zarr")
     assert [solution["n_clusters"] for solution in stored.facts["scan"]] == ks
+    assert (stored.facts["choice"]["reason"] in " ".join(out.split())) == (len(ks) > 1)
     np.testing.assert_array_equal(labels_of("out.zarr"), CEHM(ks, random_state=0).fit(base_labels).labels_)
 
 

@@ -1,0 +1,192 @@
+"""Choosing k: how problems of a run compare, and a recommendation that knows when there is none."""
+
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+from sklearn.metrics import normalized_mutual_info_score
+
+from cehm_dask import CEHM, choice, job
+from cehm_dask.choice import choose, gaps
+from cehm_dask.consensus import ConsensusWarning
+from cehm_dask.engine import Engine
+from cehm_dask.intersections import hyperedges_of, intersections
+from cehm_dask.job import Where, budget_of, cluster, gather, join
+from cehm_dask.labels import as_labels
+from cehm_dask.plan import Params
+from cehm_dask.store import open_consensus
+from tests.benchmarks.choice import SIX, blobs, members_of, noise, recommended
+
+
+def hyperedges_in(base_labels):
+    labels = as_labels(base_labels)
+    with Engine(labels, budget_of(labels, Params(2), (2,), Where(threads=1))) as engine:
+        return hyperedges_of(labels, *intersections(engine))
+
+
+pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
+
+
+@pytest.fixture(scope="module")
+def three():
+    """Members of three clusters that everybody sees."""
+    return members_of(blobs(k=3, d=5, n=600, apart=8.0, sizes=1000.0, seed=77))
+
+
+# --- the recommendation ------------------------------------------------------------------------------------------
+
+
+def test_choose__right_on_five_of_six_sets():
+    found = {name: recommended(blobs(**shape)) for name, shape in SIX.items()}
+    right = [name for name, shape in SIX.items() if found[name].clear and found[name].n_clusters == shape["k"]]
+    assert len(right) >= 5, found
+
+
+@pytest.mark.parametrize("d", [2, 10])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_choose__no_clear_k_on_uniform_noise(d, seed):
+    found = recommended(noise(d, seed))
+    assert not found.clear
+    assert "fall evenly" in found.reason
+
+
+def test_choose__reason_names_the_gap(three):
+    hyperedges = hyperedges_in(three)
+    found = choose(hyperedges, {2: 0.9, 3: 0.5, 4: 0.6})
+    gap = next(gap for gap in gaps(hyperedges, 4) if gap.n_clusters == 3)
+    assert (found.n_clusters, found.clear) == (3, True)
+    assert f"{gap.inside:.3f}" in found.reason
+    assert f"{gap.beyond:.3f}" in found.reason
+
+
+def test_choose__clear_k_that_was_not_run(three):
+    found = choose(hyperedges_in(three), {2: 0.9, 4: 0.95, 5: 0.6})
+    assert (found.n_clusters, found.clear) == (4, False)
+    assert "k=3 stands out, which was not run" in found.reason
+
+
+def test_choose__two_that_stand_out_alike(three, monkeypatch):
+    monkeypatch.setattr(choice, "NEXT_GAP", 1e9)
+    found = choose(hyperedges_in(three), {2: 0.9, 3: 0.5, 4: 0.6})
+    assert (found.n_clusters, found.clear) == (2, False)
+    assert "stand out alike" in found.reason
+
+
+def test_choose__members_too_coarse_to_tell():
+    coarse = np.random.default_rng(0).integers(0, 2, (200, 8))
+    found = choose(hyperedges_in(coarse), {2: 0.1, 3: 0.2})
+    assert (found.n_clusters, found.clear) == (3, False)
+    assert "too few members" in found.reason
+
+
+def test_choose__one_k_is_no_question():
+    assert choose(hyperedges_in(np.zeros((5, 1), int)), {7: 0.3}) == choice.Choice(
+        7, True, "the only number of clusters that was run"
+    )
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.2])
+def test_gaps__are_those_of_all_eigenvalues(three, missing):
+    base_labels = three.astype(int)
+    base_labels[np.random.default_rng(1).random(base_labels.shape) < missing] = -1
+    hyperedges = hyperedges_in(base_labels)
+    clusters_of = np.bincount(hyperedges.members)
+    found = gaps(hyperedges, 9)
+    assert [gap.n_clusters for gap in found] == list(range(2, 10))
+    assert len({gap.n_members for gap in found}) > 2
+    for gap in found:
+        chosen = np.isin(hyperedges.members, np.flatnonzero(clusters_of >= 1.5 * gap.n_clusters))
+        scale = np.sqrt(hyperedges.sizes[chosen])
+        values = np.linalg.eigvalsh(hyperedges.intersections[np.ix_(chosen, chosen)] / scale / scale[:, None])[::-1]
+        inside, beyond = values[gap.n_clusters - 1 : gap.n_clusters + 1] / values[0]
+        assert gap.inside == pytest.approx(inside, abs=1e-3)
+        assert gap.beyond == pytest.approx(beyond, abs=1e-3)
+    if not missing:
+        assert values[0] / gap.n_members == pytest.approx(1.0)
+
+
+# --- the scan ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("error")  # members finer than the right k agree more with one another: no fault of k
+def test_scan__clear_k_is_kept_and_told(three, tmp_path):
+    model = CEHM(range(2, 6), restarts=3, random_state=0).fit(three, output=tmp_path / "c.zarr")
+    assert model.n_clusters_ == 3
+    assert model.choice_["clear"]
+    stored = open_consensus(str(tmp_path / "c.zarr"))
+    assert stored.facts["choice"] == model.choice_
+    assert stored.facts["scan"] == list(model.scan_.values())
+    assert [record["n_clusters"] for record in stored.facts["scan"]] == [2, 3, 4, 5]
+    assert stored.facts["n_clusters"] == 3
+
+
+def test_scan__unclear_k_is_warned_about_and_agreement_decides():
+    flat = np.random.default_rng(3).integers(0, 12, (400, 10))
+    with pytest.warns(ConsensusWarning, match="no clear k"):
+        model = CEHM(range(2, 5), random_state=0).fit(flat)
+    assert not model.choice_["clear"]
+    assert model.n_clusters_ == max(model.scan_, key=lambda k: model.scan_[k]["agreement"])
+
+
+@pytest.mark.parametrize("variant", ["released", "printed"])
+@pytest.mark.parametrize("keep_state", [True, False])
+def test_scan__margin_and_stability_are_those_of_the_partitions(hard_ensemble, monkeypatch, variant, keep_state):
+    labels = as_labels(hard_ensemble[:1593])
+    ends, budget = {}, job.budget_of
+
+    def record(problem, stage, engine):
+        ends[problem.number] = problem.params.n_clusters, *engine.sweep("record", gather, join, problem.last_order())
+
+    monkeypatch.setattr(job, "budget_of", lambda *args: replace(budget(*args), keep_state=keep_state))
+    params = Params(8, variant=variant, restarts=3)
+    cluster(labels, params, 0, Where(threads=1), ks=(8, 10), record=record)
+    found = cluster(labels, params, 0, Where(threads=2, block_rows=100), ks=(8, 10))
+    speaking = labels.n_samples - found.consensus.hyperedges.n_silent
+    for solution, told in zip(found.consensus.solutions, found.scan, strict=True):
+        parts = [found for k, found, _ in ends.values() if k == solution.n_clusters]
+        assert told["restarts"] == len(parts) == 3
+        spoken = parts[0] >= 0
+        pairs = [
+            normalized_mutual_info_score(a[spoken], b[spoken], average_method="geometric")
+            for a, b in combinations(parts, 2)
+        ]
+        assert told["stability"] == pytest.approx(np.mean(pairs), abs=1e-9)
+        margin = ends[solution.problem.number][2].sum() / speaking / labels.n_members
+        assert told["margin"] == pytest.approx(margin, rel=1e-6)
+
+
+def test_scan__one_look_where_state_is_kept(hard_ensemble, monkeypatch):
+    swept = []
+    sweep = Engine.sweep
+
+    def noted(self, name, *args, reads=True):
+        swept.append((name, reads))
+        return sweep(self, name, *args, reads=reads)
+
+    monkeypatch.setattr(Engine, "sweep", noted)
+    cluster(as_labels(hard_ensemble), Params(4, restarts=2), 0, Where(), ks=(4, 9))
+    assert [reads for name, reads in swept if name == "survey"] == [False]
+    assert [name for name, _ in swept].count("intersections") == 1
+    swept.clear()
+    cluster(as_labels(hard_ensemble), Params(4), 0, Where())
+    assert "survey" not in [name for name, _ in swept]
+
+
+def test_scan__single_start(hard_ensemble):
+    found = cluster(as_labels(hard_ensemble), Params(4), 0, Where())
+    (record,) = found.scan
+    assert record["stability"] is None
+    spoken = found.labels >= 0
+    assert record["margin"] == pytest.approx(found.margin[spoken].mean(), rel=1e-6)
+
+
+def test_scan__starts_that_are_all_the_same_are_stable(three):
+    assert CEHM(3, restarts=4, random_state=0).fit(three).scan_[3]["stability"] == 1.0
+
+
+def test_pairs__bounded_and_spread():
+    assert choice._pairs(range(5), 10) == list(combinations(range(5), 2))
+    many = choice._pairs(range(100), 10)
+    assert len(many) == len(set(many)) == choice.MOST_PAIRS
+    assert len(choice._pairs(range(100), 1000)) == 1
