@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,6 +19,9 @@ import fsspec
 LOCK_NAME = "writer.lock"
 LOCK_SECONDS = 900
 """A lock in an object store that nobody renewed for this long is taken over."""
+
+LOCK_RENEWAL_SECONDS = 200
+"""Between signs of life of a run whose output is in an object store."""
 
 
 class StoreError(OSError):
@@ -134,12 +138,25 @@ class Lock:
         self.remote = is_url(url)
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{time.time_ns()}"
         self._file: Any = None
+        self._released = threading.Event()
+        self._one_at_a_time = threading.Lock()
+        """So that a sign of life under way does not bring back a lock that is released."""
 
     def take(self) -> None:
+        """Take it, or refuse if another run holds it."""
         if self.remote:
             self._take_remote()
+            self._released.clear()
+            threading.Thread(target=self._keep_alive, daemon=True).start()
         else:
             self._take_file()
+
+    def _keep_alive(self) -> None:
+        """Signs of life while a long sweep goes on; whether they come too late is seen at the next checkpoint."""
+        while not self._released.wait(LOCK_RENEWAL_SECONDS):
+            with self._one_at_a_time, suppress(Exception):  # the store cannot be reached just now
+                if not self._released.is_set():
+                    self.renew()
 
     def _take_file(self) -> None:
         import fcntl
@@ -186,8 +203,10 @@ class Lock:
 
     def release(self) -> None:
         if self.remote:
-            if self._owner() == self.owner:
-                remove(self.url)
+            with self._one_at_a_time:
+                self._released.set()
+                if self._owner() == self.owner:
+                    remove(self.url)
         elif self._file is not None:
             # The file itself stays: unlinking it would let a third run lock a new one while a second holds the old.
             self._file.close()

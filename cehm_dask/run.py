@@ -11,9 +11,8 @@ import hashlib
 import json
 import logging
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -53,8 +52,6 @@ STAGES = ("ensemble", "consensus", "evaluate", "export", "report")
 STATE = "run.json"
 FORMAT = "cehm run"
 VERSION = 1
-LOCK_RENEWAL = 300
-"""Seconds between signs of life of a run whose directory is in an object store."""
 
 
 class Watch:
@@ -201,20 +198,11 @@ class Directory:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """One writer: a second run of the same directory is refused."""
-        lock, ended = Lock(self.url), threading.Event()
+        lock = Lock(self.url)
         lock.take()
-
-        def renew() -> None:
-            while not ended.wait(LOCK_RENEWAL):
-                with suppress(StoreError):  # taken over by another run: the stores have locks of their own
-                    lock.renew()
-
-        if lock.remote:
-            threading.Thread(target=renew, daemon=True).start()
         try:
             yield
         finally:
-            ended.set()
             lock.release()
 
     @contextmanager

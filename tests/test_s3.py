@@ -159,6 +159,20 @@ def test_lock__one_of_two_that_come_at_once(s3, output, monkeypatch):
     second.release()
 
 
+def test_lock__shows_signs_of_life_by_itself(s3, output, monkeypatch):
+    monkeypatch.setattr(files, "LOCK_RENEWAL_SECONDS", 0.05)
+    lock = Lock(output)
+    lock.take()
+    first = files.read_whole(lock.url)
+    deadline = time.monotonic() + 30
+    while files.read_whole(lock.url) == first:
+        assert time.monotonic() < deadline, "no sign of life"
+        time.sleep(0.05)
+    lock.release()
+    time.sleep(0.3)
+    assert files.LOCK_NAME not in keys(s3, output)  # nor does it come back
+
+
 def test_lock__renewed_with_every_checkpoint_and_taken_over_when_dead(s3, output, monkeypatch):
     held = ConsensusStore(output, {"seed": 0})
     held.open(overwrite=False)

@@ -53,6 +53,7 @@ def import_(labels: str, ensemble: str, overwrite: bool, quiet: bool) -> None:
 @click.option("--impute", help="'mean' to replace values that are not finite.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--memory", help="Memory the run may take in all, such as 2GiB.  [default: a share of what is free]")
+@click.option("--cluster", help="A file of cluster_configs/ or a scheduler's address.  [default: threads]")
 @click.option("--append", is_flag=True, help="Put the members behind those of an existing ensemble.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing ensemble.")
 @click.option("--quiet", is_flag=True, help="No progress, no summary.")
@@ -67,6 +68,7 @@ def generate(
     k_max: int | None,
     seed: int,
     memory: str | None,
+    cluster: str | None,
     append: bool,
     overwrite: bool,
     quiet: bool,
@@ -88,6 +90,7 @@ def generate(
     """
     from cehm_dask.base_labels import FULL_FIT_ROWS, k_range, plan_members
     from cehm_dask.base_labels import generate as make
+    from cehm_dask.cluster import connect
     from cehm_dask.display import Rows
     from cehm_dask.features import as_features
     from cehm_dask.store import open_ensemble
@@ -105,7 +108,7 @@ def generate(
             f"fitted on {fitted:,} rows",
             highlight=False,
         )
-    with Rows(console, quiet=quiet) as progress:
+    with connect(cluster) as client, Rows(console, quiet=quiet) as progress:
         make(
             rows,
             ensemble,
@@ -114,6 +117,7 @@ def generate(
             append=append,
             overwrite=overwrite,
             memory=memory,
+            client=client,
             report=progress.report,
             scale=scale,
             impute=impute,
