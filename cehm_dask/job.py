@@ -300,6 +300,7 @@ def _facts(engine: Engine, result: Consensus) -> dict[str, Any]:
         "agreement": result.chosen.agreement,
         "losses": problem.losses,
         "growth": problem.growth,
+        "moves": problem.moves,
         "rounds": problem.round,
         "converged": problem.converged,
         "sweeps": engine.sweeps,

@@ -462,6 +462,8 @@ class Problem:
     losses: list[float] = field(default_factory=list)
     growth: list[int] = field(default_factory=list)
     """Samples assigned after the start and after each diffusion round."""
+    moves: list[int] = field(default_factory=list)
+    """Samples that got, lost or changed their cluster in each round."""
     converged: bool = False
     weights: NDArray[np.float64] | None = None
     """W of the round to come, a row a slot; set by the stage."""
@@ -520,6 +522,7 @@ class Problem:
         self._counts_at_guess = None
         self._take(answer, cut)
         self.assigned, self.moved, self.cut = answer.assigned, answer.moved, cut
+        self.moves.append(answer.moved)
         self.round += 1
 
     def _take(self, answer: Answer, cut: Cut) -> None:
@@ -544,13 +547,13 @@ class Problem:
             "counts": self.counts.astype(width),
             "counts_before": self.counts_before.astype(width),
         }
-        names = ("assigned", "moved", "round", "losses", "growth", "converged")
+        names = ("assigned", "moved", "moves", "round", "losses", "growth", "converged")
         return arrays, {"cut": [self.cut.key, self.cut.last_row], **{name: getattr(self, name) for name in names}}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
         """Take up what :meth:`save` gave."""
         self.medoids = arrays["medoids"]
-        for name in ("assigned", "moved", "round", "losses", "growth", "converged"):
+        for name in ("assigned", "moved", "moves", "round", "losses", "growth", "converged"):
             setattr(self, name, facts[name])
         self.cut, self.step = Cut(*facts["cut"]), self.round
         self.counts = arrays["counts_before"].astype(np.int64)

@@ -29,7 +29,7 @@ LAYERS = [
     {"paper_figures"},
     {"report.figures", "report.findings", "report.picture"},
     {"report.page"},
-    {"report"},
+    {"report", "report.browser"},
     {"run"},
     {"outlook"},
     {"display"},
@@ -45,7 +45,7 @@ HOMES = {
     "zarr": {"store"},
     "distributed": {"engine", "cluster"},
     "cryptography": {"certificates"},
-    "dask_ml": {"base_labels"},
+    "dask_ml": {"base_labels", "report.picture"},
     "matplotlib": {"paper_figures"},
     "pymetis": {"rivals.metis"},
 }

@@ -44,6 +44,7 @@ def assert_same(found, wanted):
     np.testing.assert_array_equal(found.margin[:], wanted.margin.astype(found.margin.dtype))
     assert found.consensus.chosen.problem.losses == wanted.consensus.chosen.problem.losses
     assert found.consensus.chosen.problem.growth == wanted.consensus.chosen.problem.growth
+    assert found.consensus.chosen.problem.moves == wanted.consensus.chosen.problem.moves
 
 
 def test_wanted__takes_several_rounds(wanted):

@@ -75,3 +75,10 @@ def test_command__writes_a_page(made, tmp_path):
     result = CliRunner().invoke(cli.main, ["report", str(made / "consensus.zarr"), "-o", str(path), "--title", "A <b>"])
     assert result.exit_code == 0, result.output
     assert "<h1>A &lt;b&gt;</h1>" in path.read_text()
+
+
+def test_moves__are_recorded_round_by_round(made, tmp_path):
+    events = []
+    url = str(tmp_path / "consensus.zarr")
+    CEHM(5, random_state=0).fit(str(made / "ensemble.zarr"), output=url, progress=events.append)
+    assert open_consensus(url).facts["moves"] == [event.moved for event in events]

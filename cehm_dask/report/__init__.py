@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cehm_dask.files import write_whole
-from cehm_dask.report.page import render
+from cehm_dask.report.page import compose
 
 
 def write_report(
@@ -50,8 +50,8 @@ def write_report(
         Of the page; under 5 MB whatever n is.
     """
     target = check_target(path, overwrite=overwrite)
-    page = render(
-        os.fspath(consensus),
+    page = compose(
+        consensus,
         ensemble=ensemble,
         features=features,
         coordinates=coordinates,
@@ -60,7 +60,7 @@ def write_report(
         scores=scores,
         title=title,
     )
-    write_whole(str(target), page.encode())
+    write_whole(str(target), page.html.encode())
     return target
 
 

@@ -103,20 +103,29 @@ def ridges(clusters: Sequence[Cluster]) -> Markup:
     return drawing.svg()
 
 
-def bars(values: Sequence[float], says: Sequence[str], styles: Sequence[str], *, about: str, top: float) -> Markup:
-    """One bar a round."""
+def _bars(
+    values: Sequence[float], says: Sequence[str], styles: Sequence[str], *, about: str, top: float, first: int = 1
+) -> Markup:
+    """One bar a round, counted from the first."""
     drawing = Drawing(190, about)
-    frame = Frame(drawing, (0, len(values)), (0, top or 1.0))
-    frame.y_axis(ticks(0, top, 4))
+    frame = Frame(drawing, (0, max(1, len(values))), (0, top or 1.0))
+    frame.y_axis(ticks(0, top, 4), None if first > 1 else [f"{t:.0%}" for t in ticks(0, top, 4)])
     gap = 0.15 if len(values) <= 60 else 0.0
     for place, (value, text, style) in enumerate(zip(values, says, styles, strict=True)):
         x, y = frame.x(place + gap), frame.y(value)
         width = frame.x(place + 1 - gap) - x
         drawing.rect(x, y, min(width, 40.0), max(0.7 if value else 0.0, frame.bottom - y), style, text)
-    whole = sorted({round(t) for t in ticks(1, len(values), 7) if t >= 1} | {1, len(values)})
     centre = min(0.5, gap + 20.0 / (frame.x(1) - frame.x(0)))
-    frame.x_axis("round", [t - 1 + centre for t in whole], [str(t) for t in whole])
+    shown = _whole(first, first + len(values) - 1)
+    frame.x_axis("round", [t - first + centre for t in shown], [str(t) for t in shown])
     return drawing.svg()
+
+
+def _whole(first: int, last: int) -> list[int]:
+    """Rounds to name on an axis: all if they are few."""
+    if last - first < 14:
+        return list(range(first, last + 1))
+    return [round(t) for t in ticks(first, last, 7) if float(t).is_integer()]
 
 
 def growth(assigned: Sequence[int], n: int) -> Markup:
@@ -126,13 +135,14 @@ def growth(assigned: Sequence[int], n: int) -> Markup:
         f"round {i + 1} ({name}): {a:,} of {n:,} assigned"
         for i, (name, a) in enumerate(zip(names, assigned, strict=True))
     ]
-    return bars(list(assigned), says, names, about="Samples assigned after each round", top=n)
+    return _bars([a / n for a in assigned], says, names, about="Samples assigned after each round", top=1.0)
 
 
 def moved(counts: Sequence[int], stages: Sequence[str]) -> Markup:
-    """Samples whose assignment changed in each round."""
+    """Samples whose assignment changed in each round after the start, which assigns from nothing."""
     says = [f"round {i + 1} ({s}): {m:,} moved" for i, (m, s) in enumerate(zip(counts, stages, strict=True))]
-    return bars(list(counts), says, list(stages), about="Samples moved in each round", top=max([1, *counts]))
+    top = max([1, *counts[1:]])
+    return _bars(counts[1:], says[1:], stages[1:], about="Samples moved in each round", top=top, first=2)
 
 
 def loss(losses: Sequence[float]) -> Markup:
@@ -148,8 +158,8 @@ def loss(losses: Sequence[float]) -> Markup:
         if len(points) <= 60:
             mark = '<circle cx="{}" cy="{}" r="4" class="adjustion"><title>{}</title></circle>'
             drawing.add(mark, number(x), number(y), f"round {i + 1} of adjustion: loss {value:,.6f}")
-    whole = sorted({round(t) for t in ticks(1, len(losses), 7) if t >= 1} | {1, len(losses)})
-    frame.x_axis("round of adjustion", [float(t) for t in whole], [str(t) for t in whole])
+    shown = _whole(1, len(losses))
+    frame.x_axis("round of adjustion", [float(t) for t in shown], [str(t) for t in shown])
     return drawing.svg()
 
 
@@ -230,7 +240,7 @@ def map_figure(found: HyperedgeMap, classes: Sequence[str]) -> Markup:
     return drawing.svg()
 
 
-def agreement_figure(
+def agreement(
     table: NDArray[np.float64], order: Sequence[int], outlying: Sequence[bool], names: Sequence[str]
 ) -> Markup:
     """NMI of every two members, like beside like, outlying ones marked."""
@@ -238,12 +248,16 @@ def agreement_figure(
     left, top = 20.0, 6.0
     side = WIDTH - left - 4.0
     cell = side / count
-    drawing = Drawing(side + top + 20, "Agreement (NMI) of every two members")
-    low = float(table.min())
-    span = (1.0 - low) or 1.0
-    ordered = (table[np.ix_(order, order)] - low) / span
-    for level, path in cells(ordered, left, top, cell, cell).items():
+    drawing = Drawing(side + top + 52, "Agreement (NMI) of every two members")
+    ordered = table[np.ix_(order, order)]
+    between = ordered[~np.eye(count, dtype=bool)]
+    low, high = float(between.min()), float(between.max())
+    # The lowest keeps a tint: no cell is empty but the diagonal, which says nothing.
+    shades = (ordered - low) / ((high - low) or 1.0) * (1 - 1 / LEVELS) + 1 / LEVELS
+    np.fill_diagonal(shades, 0.0)
+    for level, path in cells(shades, left, top, cell, cell).items():
         drawing.add('<path d="{}" class="cell accent" fill-opacity="{}"/>', path, level / LEVELS)
+    _scale(drawing, left, top + side + 24, low, high)
     drawing.add(
         '<rect x="{}" y="{}" width="{}" height="{}" class="sense" data-grid="agreement"/>',
         *map(number, (left, top, side, side)),
@@ -257,6 +271,16 @@ def agreement_figure(
                 '<path d="M{} {}l-5 9h10z" class="warn"/>', number(left + (place + 0.5) * cell), number(top + side + 4)
             )
     return drawing.svg()
+
+
+def _scale(drawing: Drawing, x: float, y: float, low: float, high: float) -> None:
+    """What the shades of a heat map stand for."""
+    for level in range(1, LEVELS + 1):
+        mark = '<rect x="{}" y="{}" width="16" height="9" class="cell accent" fill-opacity="{}"/>'
+        drawing.add(mark, number(x + (level - 1) * 16), number(y), level / LEVELS)
+    drawing.text(x, y + 22, f"{low:.2f}")
+    drawing.text(x + LEVELS * 16, y + 22, f"{high:.2f}", anchor="end")
+    drawing.text(x + LEVELS * 16 + 10, y + 9, "NMI", style="name")
 
 
 @dataclass(frozen=True)
@@ -284,10 +308,10 @@ def choice(ks: Sequence[int], series: Sequence[Series], chosen: int) -> Markup:
         for k, value in found:
             mark = '<circle cx="{}" cy="{}" r="{}" class="{}"><title>{}</title></circle>'
             at = number(frame.x(k)), number(frame.y(value))
-            drawing.add(mark, *at, "5" if k == chosen else "3.2", own.style, f"k = {k}: {own.name} {value:.4f}")
+            drawing.add(mark, *at, "5" if k == chosen else "3", own.style, f"k = {k}: {own.name} {value:.4f}")
         drawing.rect(x, 7, 10, 10, own.style)
         drawing.text(x + 14, 16, own.name)
-        x += 24 + 6.4 * len(own.name)
+        x += 32 + 6.6 * len(own.name)
     shown = ks if len(ks) <= 15 else [int(t) for t in ticks(min(ks), max(ks), 9) if float(t).is_integer()]
     frame.x_axis("number of clusters k", [float(k) for k in shown], [str(k) for k in shown])
     return drawing.svg()
@@ -341,10 +365,16 @@ def picture(points: Points, labels: NDArray[np.int64], margin: NDArray[np.float6
         drawing.add(mark, number(x), number(y), radius, style, opacity(margin[i]), points.says[i])
     drawing.add("</g>")
     drawing.add('<g id="numbers">')
-    for cluster in np.unique(labels[labels >= 0])[:60].tolist():
+    placed: list[tuple[float, float]] = []
+    for cluster in np.argsort(-np.bincount(labels[labels >= 0], minlength=1), kind="stable").tolist():
         own = labels == cluster
+        if not own.any() or classes[cluster] == "rest":
+            continue
         x, y = float(np.median(points.x[own])), float(np.median(points.y[own]))
-        drawing.text(x, y + 4, str(cluster), anchor="middle", style="number")
+        # A number that would cover another one is left out; colours and tips still tell.
+        if all(abs(x - a) > 16 or abs(y - b) > 13 for a, b in placed):
+            drawing.text(x, y + 4, str(cluster), anchor="middle", style="number")
+            placed.append((x, y))
     drawing.add("</g>")
     return drawing.svg()
 

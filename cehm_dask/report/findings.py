@@ -15,7 +15,9 @@ from scipy.spatial.distance import squareform
 
 from cehm_dask.evaluation import block_nmi
 from cehm_dask.files import StoreError
-from cehm_dask.store import StoredConsensus, open_consensus
+from cehm_dask.labels import Labels, as_labels
+from cehm_dask.rounds import weights_of
+from cehm_dask.store import Ensemble, StoredConsensus, open_consensus
 
 LEAST_CERTAIN = 50
 MOST_POINTS = 3000
@@ -169,3 +171,58 @@ def open_finished(url: str) -> StoredConsensus:
 def optional(store: StoredConsensus, name: str) -> Any:
     """A small array that stores made by earlier programs lack."""
     return np.asarray(store.array(name)[...]) if name in store else None
+
+
+def labels_of(ensemble: Any, store: StoredConsensus) -> Labels:
+    """The base labels a consensus was made of, or an error if these are others."""
+    labels, facts = as_labels(ensemble), store.facts
+    found, wanted = (labels.n_samples, labels.n_members), (facts["n_samples"], facts["n_members"])
+    if found != wanted:
+        raise ValueError(
+            f"the ensemble has {found[0]:,} samples and {found[1]:,} members, the consensus was made of {wanted[0]:,} "
+            f"and {wanted[1]:,}: give the ensemble it was made of"
+        )
+    if labels.fingerprint and labels.fingerprint != facts["identity"]["labels"]:
+        raise StoreError(
+            f"the ensemble has fingerprint {labels.fingerprint}, the consensus was made of "
+            f"{facts['identity']['labels']}: give the ensemble it was made of"
+        )
+    return labels
+
+
+def runners_up(store: StoredConsensus, labels: Labels, rows: NDArray[np.int64], own: NDArray[np.int64]) -> Any:
+    """The cluster each of a few rows belongs to most after its own, -1 if to none; None if that cannot be told."""
+    counts = np.asarray(store.array("counts")[...])
+    spoken = np.ones(labels.n_slots, bool)
+    if labels.silent:
+        spoken[labels.offsets.astype(np.intp)] = False
+    if isinstance(labels.source, Ensemble):
+        spoken[spoken] = labels.source.sizes > 0
+    if counts.shape[1] < 2 or np.count_nonzero(spoken) != len(counts):
+        return None  # one cluster, or labels with gaps, whose hyperedges only a sweep would tell
+    weights = np.zeros((labels.n_slots, counts.shape[1]))
+    weights[spoken] = weights_of(counts, counts.sum(axis=1), store.facts["identity"]["belonging"])
+    codes = np.concatenate([labels.source.read(int(row), int(row) + 1) for row in rows]).astype(np.int64)
+    belonging = weights[codes + labels.offsets.astype(np.int64)].sum(axis=1)
+    belonging[np.arange(len(rows)), own] = -1.0
+    return np.where(belonging.max(axis=1) > 0, belonging.argmax(axis=1), -1)
+
+
+def names_of(row_ids: Any, rows: NDArray[np.int64], n_samples: int) -> dict[int, str]:
+    """What some rows are called, from an array or series of ids, or from blocks of them."""
+    if not hasattr(row_ids, "blocks"):
+        found = len(row_ids)
+        if found != n_samples:
+            raise ValueError(f"row ids: {found:,} of them, the consensus has {n_samples:,} samples: one each is needed")
+        by_place = row_ids.iloc if hasattr(row_ids, "iloc") else row_ids
+        return {row: str(by_place[row]) for row in rows.tolist()}
+    names: dict[int, str] = {}
+    wanted, start = np.unique(rows), 0
+    for block in row_ids.blocks():
+        first, last = np.searchsorted(wanted, [start, start + len(block)])
+        by_place = block.iloc if hasattr(block, "iloc") else block
+        names |= {row: str(by_place[row - start]) for row in wanted[first:last].tolist()}
+        start += len(block)
+    if start != n_samples:
+        raise ValueError(f"row ids: {start:,} of them, the consensus has {n_samples:,} samples: one each is needed")
+    return names

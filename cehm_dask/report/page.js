@@ -89,6 +89,21 @@
       document.getElementById("stage").textContent = stage.name;
     };
     slider.addEventListener("input", step);
+    const play = document.getElementById("play");
+    let timer = 0;
+    const stop = () => { clearInterval(timer); timer = 0; play.textContent = "Play"; };
+    play.addEventListener("click", () => {
+      if (timer) return stop();
+      if (Number(slider.value) === data.stages.length - 1) slider.value = "0";
+      step();
+      play.textContent = "Stop";
+      timer = setInterval(() => {
+        slider.value = String(Number(slider.value) + 1);
+        step();
+        if (Number(slider.value) === data.stages.length - 1) stop();
+      }, 900);
+    });
+    slider.addEventListener("pointerdown", stop);
     slider.value = String(data.stages.length - 1);
     step();
   }

@@ -7,16 +7,20 @@ but the page's own, known by its digest. All text goes through the template's or
 import base64
 import hashlib
 import math
+import os
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 from numpy.typing import NDArray
 
 from cehm_dask import __version__
+from cehm_dask.labels import Labels
 from cehm_dask.plan import format_bytes
 from cehm_dask.report import figures
 from cehm_dask.report.drawing import COLOURS, colour_classes
@@ -25,15 +29,18 @@ from cehm_dask.report.findings import (
     OUTLYING_MADS,
     Members,
     Seen,
+    labels_of,
     look,
     members_of,
+    names_of,
     open_finished,
     optional,
     quantiles,
+    runners_up,
     sampled_places,
 )
-from cehm_dask.report.picture import plane_of
-from cehm_dask.store import Ensemble, StoredConsensus, is_store, open_ensemble
+from cehm_dask.report.picture import Plane, plane_of
+from cehm_dask.store import Ensemble, StoredConsensus
 
 HERE = Path(__file__).parent
 MOST_STAGES = 24
@@ -42,101 +49,138 @@ MULTIPLES = 6
 """Small pictures for readers without scripts."""
 MOST_TABLE_ROWS = 200
 """Clusters, or members, in a table."""
+MOST_CLASSES = 30
+"""Clusters, and classes, in the table against the truth."""
+MARGIN = 12
+"""Around a figure that stands alone."""
+
+SCORES = {
+    "nmi": "NMI",
+    "ari": "ARI",
+    "accuracy": "accuracy",
+    "purity": "purity",
+    "homogeneity": "homogeneity",
+    "completeness": "completeness",
+    "v_measure": "V-measure",
+}
 
 Context = dict[str, Any]
 
 
-def render(
-    url: str,
+@dataclass(frozen=True, eq=False)
+class Figure:
+    """A figure by itself, as it stands in the page."""
+
+    svg: Markup
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, eq=False)
+class Page:
+    """A report: the whole page, and its figures by name."""
+
+    html: str
+    figures: dict[str, Figure]
+
+
+def compose(
+    consensus: str | os.PathLike[str],
     *,
-    ensemble: Any,
-    features: Any,
-    coordinates: Any,
-    truth: Any,
-    row_ids: Any,
-    scores: Mapping[str, Any] | None,
-    title: str | None,
-) -> str:
-    """The whole page as text."""
-    store = open_finished(url)
+    ensemble: Any = None,
+    features: Any = None,
+    coordinates: Any = None,
+    truth: Any = None,
+    row_ids: Any = None,
+    scores: Mapping[str, Any] | None = None,
+    title: str | None = None,
+) -> Page:
+    """Read a finished consensus and write its page; for the parameters, see :func:`cehm_dask.report.write_report`."""
+    store = open_finished(os.fspath(consensus))
     facts = store.facts
     places, rows = sampled_places(store)
-    plane = plane_of(rows, facts["n_samples"], coordinates=coordinates, features=features, ensemble=ensemble)
+    labels = None if ensemble is None else labels_of(ensemble, store)
+    plane = plane_of(rows, facts["n_samples"], coordinates=coordinates, features=features, labels=labels)
     seen, members = look(store, rows), members_of(store)
-    sizes = np.asarray(store.array("sizes")[...])
-    histogram = np.asarray(store.array("margin_histogram")[...])
-    counts = np.asarray(store.array("counts")[...])
+    names = {} if row_ids is None else names_of(row_ids, np.concatenate([rows, seen.doubtful]), facts["n_samples"])
+    sizes, histogram, counts = (np.asarray(store.array(own)[...]) for own in ("sizes", "margin_histogram", "counts"))
     classes = colour_classes(sizes)
     clusters = figures.clusters_of(sizes, histogram, classes)
     found_map = figures.hyperedge_map(counts)
-    members_store = open_ensemble(str(ensemble)) if is_store(ensemble) else None
+    source = labels.source if labels is not None and isinstance(labels.source, Ensemble) else None
+    drawn = {
+        "sizes": figures.sizes(clusters),
+        "ridges": figures.ridges(clusters),
+        "confidence": figures.confidence(histogram),
+        "growth": figures.growth(facts["growth"], facts["n_samples"] - facts["n_silent"]),
+        "map": figures.map_figure(found_map, classes),
+        "seconds": figures.seconds(facts["seconds"]),
+    }
+    if len(facts.get("moves", [])) > 1:
+        drawn["moved"] = figures.moved(facts["moves"], _stages(facts))
+    if len(facts["losses"]) > 1:
+        drawn["loss"] = figures.loss(facts["losses"])
+    grids = {"map": _grid(found_map.shares, _map_rows(found_map), [f"cluster {c}" for c in found_map.columns])}
+    if len(members.shown) > 1:
+        shown = members.shown
+        table = np.asarray(store.array("member_agreement")[...])
+        drawn["agreement"] = figures.agreement(table, shown, members.outlying.tolist(), members.names)
+        own = [_shortened(members.names[j]) for j in shown]
+        grids["agreement"] = _grid(table[np.ix_(shown, shown)], own, own)
+    choice = _choice(facts, drawn)
+    stages = [] if plane is None else _trail(store, places, seen)
+    picture = None if plane is None else _picture(plane, seen, names, stages, classes, facts["n_samples"], drawn)
+    script = (HERE / "page.js").read_text()
     context: Context = {
         "title": title or f"Consensus of {_count(facts['n_members'], 'clustering')}",
         "program": __version__,
         "lead": _lead(facts),
         "tiles": _tiles(facts, seen, scores),
         "notes": _notes(facts, members),
+        "picture": picture,
         "clusters": clusters,
         "confidence_words": _confidence_words(histogram, seen),
         **_cluster_table(store, sizes, histogram, classes, members),
-        **_doubtful(seen, row_ids, classes),
+        **_doubtful(store, labels, seen, names, classes),
         **_rounds(facts),
-        **_members(members, members_store),
+        **_members(members, source, scores),
         "map_words": _map_words(found_map, counts),
-        "choice": _choice(facts),
-        "truth": _truth(scores),
-        **_run(store, members_store),
+        "choice": choice,
+        "truth": _truth(scores, classes),
+        **_run(store, source),
+        "figures": drawn,
         "colours": COLOURS,
+        "script": Markup(script),
+        "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        "data": {
+            "stages": [{"name": stage["name"], "labels": stage["labels"].tolist()} for stage in stages],
+            "classes": classes if stages else [],
+            "grids": grids,
+        },
     }
-    context["figures"] = {
-        "sizes": figures.sizes(clusters),
-        "ridges": figures.ridges(clusters),
-        "confidence": figures.confidence(histogram),
-        "growth": figures.growth(facts["growth"], facts["n_samples"] - facts["n_silent"]),
-        "moved": figures.moved(facts["moved"], _stages(facts)) if "moved" in facts else None,
-        "loss": figures.loss(facts["losses"]) if facts["losses"] else None,
-        "map": figures.map_figure(found_map, classes),
-        "agreement": None,
-        "seconds": figures.seconds(facts["seconds"]),
-    }
-    grids = {"map": _grid(found_map.shares, _map_rows(found_map), [f"cluster {c}" for c in found_map.columns])}
-    if len(members.shown) > 1:
-        table = np.asarray(store.array("member_agreement")[...])
-        context["figures"]["agreement"] = figures.agreement_figure(
-            table, members.shown, members.outlying.tolist(), members.names
-        )
-        names = [_shortened(members.names[j]) for j in members.shown]
-        grids["agreement"] = _grid(table[np.ix_(members.shown, members.shown)], names, names)
-    context["picture"] = None
-    stages: list[Context] = []
-    if plane is not None:
-        x, y = figures.place_points(plane.coordinates)
-        points = figures.Points(x, y, _says(seen, row_ids))
-        stages = _trail(store, places, seen)
-        context["picture"] = {
-            "figure": figures.picture(points, seen.labels, seen.margin, classes),
-            "caption": _picture_words(len(rows), facts["n_samples"], plane.axes),
-            "stages": stages,
-            "multiples": [
-                {"name": stage["name"], "figure": figures.multiple(points, stage["labels"], classes, stage["name"])}
-                for stage in _few(stages, MULTIPLES)
-            ],
-        }
     context["sections"] = _sections(context)
-    context["data"] = {
-        "stages": [{"name": stage["name"], "labels": stage["labels"].tolist()} for stage in stages],
-        "classes": classes if stages else [],
-        "grids": grids,
-    }
-    script = (HERE / "page.js").read_text()
-    context["script"] = Markup(script)
-    context["script_hash"] = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined)
-    return environment.get_template("page.html").render(context)
+    return Page(_template("page.html").render(context), {name: _alone(svg) for name, svg in drawn.items()})
 
 
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+def _template(name: str) -> Template:
+    return Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined).get_template(name)
+
+
+def _alone(svg: Markup) -> Figure:
+    size = re.search(r'viewBox="0 0 ([0-9.]+) ([0-9.]+)"', svg)
+    assert size is not None
+    return Figure(svg, math.ceil(float(size[1])) + 2 * MARGIN, math.ceil(float(size[2])) + 2 * MARGIN)
+
+
+def alone(figure: Figure) -> str:
+    """A page with one figure and nothing else, as large as the figure."""
+    style = _template("page.css").render(colours=COLOURS)
+    body = f"body {{ background: #fff; padding: {MARGIN}px; }} svg {{ display: block; overflow: visible; }}"
+    return f"<!doctype html><meta charset='utf-8'><style>{style}{body}</style>{figure.svg}"
+
+
+def _count(number: int, thing: str, things: str | None = None) -> str:
+    return f"{number:,} {thing if number == 1 else things or f'{thing}s'}"
 
 
 def _shortened(text: str, most: int = 60) -> str:
@@ -154,9 +198,9 @@ def _tile(name: str, value: str, about: str = "") -> Context:
     return {"name": name, "value": value, "about": about}
 
 
-def _between(facts_or_members: Members) -> float:
+def _between(members: Members) -> float:
     """Mean NMI of two different members."""
-    return float(facts_or_members.with_others.mean())
+    return float(members.with_others.mean())
 
 
 def _tiles(facts: Context, seen: Seen, scores: Mapping[str, Any] | None) -> list[Context]:
@@ -167,12 +211,8 @@ def _tiles(facts: Context, seen: Seen, scores: Mapping[str, Any] | None) -> list
         _tile("agreement", f"{facts['agreement']:.3f}", "mean NMI with the members"),
         _tile("margin", f"{seen.mean_margin:.3f}", "mean over the samples; 1 is unanimous"),
     ]
-    if scores:
-        tiles += [
-            _tile(name, f"{scores[key]:.3f}", "against the truth")
-            for key, name in (("nmi", "NMI"), ("ari", "ARI"))
-            if isinstance(scores.get(key), float | int)
-        ]
+    if scores is not None and "scores" in scores:
+        tiles += [_tile(SCORES[key], f"{scores['scores'][key]:.3f}", "against the truth") for key in ("nmi", "ari")]
     tiles.append(_tile("time", _seconds(sum(facts["seconds"].values())), _count(facts["sweeps"], "sweep")))
     return tiles
 
@@ -250,19 +290,31 @@ def _cluster_table(
     return {"cluster_rows": rows, "clusters_left_out": len(order) - len(rows)}
 
 
-def _doubtful(seen: Seen, row_ids: Any, classes: Sequence[str]) -> Context:
-    rows = [
-        {
-            "row": int(row),
-            "id": None if row_ids is None else _shortened(str(row_ids[int(row)])),
-            "cluster": int(label),
-            "style": classes[label],
-            "margin": float(margin),
-        }
-        for row, label, margin in zip(seen.doubtful, seen.doubtful_labels, seen.doubtful_margin, strict=True)
-    ]
+def _doubtful(
+    store: StoredConsensus, labels: Labels | None, seen: Seen, names: Mapping[int, str], classes: Sequence[str]
+) -> Context:
+    second = None if labels is None else runners_up(store, labels, seen.doubtful, seen.doubtful_labels)
+    rows = []
+    for place, (row, label) in enumerate(zip(seen.doubtful.tolist(), seen.doubtful_labels.tolist(), strict=True)):
+        runner_up = -1 if second is None else int(second[place])
+        rows.append(
+            {
+                "row": row,
+                "id": _shortened(names.get(row, "")),
+                "cluster": label,
+                "style": classes[label],
+                "runner_up": runner_up if runner_up >= 0 else "",
+                "runner_style": classes[runner_up] if runner_up >= 0 else "",
+                "margin": float(seen.doubtful_margin[place]),
+            }
+        )
     words = f"The {_count(len(rows), 'sample')} with the smallest margins, the least certain first; rows count from 0."
-    return {"doubtful": rows, "has_ids": row_ids is not None, "has_runner_up": False, "doubtful_words": words}
+    return {
+        "doubtful": rows,
+        "has_ids": bool(names),
+        "has_runner_up": second is not None,
+        "doubtful_words": words,
+    }
 
 
 def _stages(facts: Context) -> list[str]:
@@ -281,16 +333,17 @@ def _rounds(facts: Context) -> Context:
         f"{_count(grown, 'round')} of diffusion assigned the others, the surest first; "
         f"adjustion took {_count(adjusted, 'more round')} {ended}."
     )
-    loss_words = f"The last loss is {facts['losses'][-1]:,.6g}; it never rises." if facts["losses"] else ""
+    loss_words = f"The last loss is {facts['losses'][-1]:,.8g}." if facts["losses"] else ""
     return {"rounds_words": words, "loss_words": loss_words}
 
 
-def _members(members: Members, ensemble: Ensemble | None) -> Context:
+def _members(members: Members, ensemble: Ensemble | None, scores: Mapping[str, Any] | None) -> Context:
+    scored = [member.get("nmi") for member in (scores or {}).get("members", [])]
     algorithms = [member.get("algorithm", "") for member in ensemble.members] if ensemble is not None else []
     has_algorithm = len(algorithms) == len(members.names) and any(algorithms)
     # Outlying ones first, then by how far they are from the others.
     order = np.lexsort((members.with_others, ~members.outlying)).tolist()
-    shown = sorted(order[:MOST_TABLE_ROWS])
+    shown = sorted(order[:MOST_TABLE_ROWS], key=lambda j: (not members.outlying[j], j))
     rows = [
         {
             "name": _shortened(members.names[j]),
@@ -298,6 +351,7 @@ def _members(members: Members, ensemble: Ensemble | None) -> Context:
             "clusters": int(members.clusters[j]),
             "with_others": "" if math.isnan(members.with_others[j]) else f"{members.with_others[j]:.3f}",
             "with_consensus": f"{members.with_consensus[j]:.3f}",
+            "with_truth": _cell(scored[j]) if scored else "",
             "outlying": bool(members.outlying[j]),
         }
         for j in shown
@@ -310,7 +364,7 @@ def _members(members: Members, ensemble: Ensemble | None) -> Context:
         words += f" Two of them agree with a mean NMI of {_between(members):.3f}."
     left = len(members.names) - len(members.shown)
     agreement_words = (
-        "The darker, the more alike two members are (NMI); like stands beside like. "
+        "The fuller the colour, the more alike two members are; like stands beside like. "
         f"A member is outlying (▶) if its mean NMI with the others lies below {members.limit:.3f}: the median less "
         f"{OUTLYING_MADS:g} scaled median absolute deviations, and at least {OUTLYING_AT_LEAST:g}."
         + (f" {left:,} members that are not outlying are left out." if left else "")
@@ -320,6 +374,7 @@ def _members(members: Members, ensemble: Ensemble | None) -> Context:
         "member_rows": rows,
         "members_left_out": len(members.names) - len(rows),
         "has_algorithm": has_algorithm,
+        "has_truth": bool(scored),
         "any_outlying": bool(members.outlying.any()),
         "agreement_words": agreement_words,
     }
@@ -346,7 +401,7 @@ def _grid(values: NDArray[np.float64], rows: Sequence[str], columns: Sequence[st
     return {"values": base64.b64encode(content).decode(), "rows": list(rows), "columns": list(columns)}
 
 
-def _choice(facts: Context) -> Context | None:
+def _choice(facts: Context, drawn: dict[str, Markup]) -> Context | None:
     scan: list[Context] = sorted(facts.get("scan", []), key=lambda own: int(own["n_clusters"]))
     if len(scan) < 2:
         return None
@@ -358,33 +413,58 @@ def _choice(facts: Context) -> Context | None:
     words = f"{_count(len(ks), 'value')} of k were run side by side; k = {facts['n_clusters']} was taken."
     if chosen:
         words += f" {'' if chosen['clear'] else 'There is no clear k. '}{chosen['reason']}"
-    columns = ["k", "clusters found", *names, "loss"]
-    keys = ["n_clusters", "n_clusters_found", *names, "loss"]
+    keys = ["n_clusters", *names, "loss"]
+    if any(own.get("n_clusters_found", own["n_clusters"]) < own["n_clusters"] for own in scan):
+        keys.insert(1, "n_clusters_found")
+    columns = [{"n_clusters": "k", "n_clusters_found": "found"}.get(key, key) for key in keys]
     rows = [[_cell(own.get(key)) for key in keys] for own in scan]
-    return {"figure": figures.choice(ks, series, facts["n_clusters"]), "words": words, "columns": columns, "rows": rows}
+    drawn["choice"] = figures.choice(ks, series, facts["n_clusters"])
+    return {"words": words, "columns": columns, "rows": rows}
 
 
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    return str(value) if isinstance(value, int) else f"{value:.4f}" if value < 1e4 else f"{value:.8g}"
+    return str(value) if isinstance(value, int) else f"{value:.3f}" if value < 1e3 else f"{value:.6g}"
 
 
-def _truth(scores: Mapping[str, Any] | None) -> Context | None:
-    if not scores:
+def _truth(scores: Mapping[str, Any] | None, classes: Sequence[str]) -> Context | None:
+    if scores is None or "scores" not in scores:
         return None
-    names = {
-        "nmi": "NMI",
-        "nmi_arithmetic": "NMI, arithmetic",
-        "ari": "ARI",
-        "accuracy": "accuracy",
-        "purity": "purity",
-        "homogeneity": "homogeneity",
-        "completeness": "completeness",
-        "v_measure": "V-measure",
-    }
-    tiles = [_tile(name, f"{scores[key]:.3f}") for key, name in names.items() if key in scores]
-    return {"tiles": tiles, "rows": [], "columns": [], "words": ""}
+    lines = [("the consensus", scores["scores"])]
+    if "certain_half" in scores:
+        half = scores["certain_half"]
+        lines.append((f"its more certain half (margin from {half['margin_from']:.2f})", half))
+    if "members_mean" in scores:
+        lines.append(("the members, mean", scores["members_mean"]))
+    rows = [(name, [_cell(own.get(key)) for key in SCORES]) for name, own in lines]
+    words = f"{scores['n_scored']:,} samples with a known class, of {_count(scores['n_classes'], 'class', 'classes')}."
+    return {"words": words, "names": list(SCORES.values()), "lines": rows, **_contingency(scores, classes)}
+
+
+def _contingency(scores: Mapping[str, Any], styles: Sequence[str]) -> Context:
+    """Classes × clusters, each class beside the cluster that holds most of it."""
+    if "contingency" not in scores:
+        return {"columns": [], "rows": []}
+    table, names = np.asarray(scores["contingency"], np.int64).T, [str(name) for name in scores["classes"]]
+    clusters = np.argsort(-table.sum(axis=0), kind="stable")[:MOST_CLASSES]
+    largest = np.argsort(-table.sum(axis=1), kind="stable")[:MOST_CLASSES]
+    order = largest[np.argsort(table[np.ix_(largest, clusters)].argmax(axis=1), kind="stable")]
+    rows = []
+    for place in order.tolist():
+        total = max(1, int(table[place].sum()))
+        cells = [
+            {"count": f"{c:,}" if c else "·", "share": round(100 * c / total)} for c in table[place][clusters].tolist()
+        ]
+        rows.append({"name": _shortened(names[place], 40), "cells": cells})
+    columns = [{"name": int(cluster), "style": styles[cluster]} for cluster in clusters.tolist()]
+    left = [
+        f"{n} {what}"
+        for n, what in ((len(names) - len(order), "classes"), (table.shape[1] - len(clusters), "clusters"))
+        if n
+    ]
+    about = f" The smallest {' and '.join(left)} are left out." if left else ""
+    return {"columns": columns, "rows": rows, "table_words": f"Samples of each class in each cluster.{about}"}
 
 
 def _run(store: StoredConsensus, ensemble: Ensemble | None) -> Context:
@@ -408,18 +488,34 @@ def _run(store: StoredConsensus, ensemble: Ensemble | None) -> Context:
     return {"run_words": words, "settings": settings, "origin": [pair for pair in origin if pair[1]]}
 
 
-def _says(seen: Seen, row_ids: Any) -> list[str]:
+def _picture(
+    plane: Plane,
+    seen: Seen,
+    names: Mapping[int, str],
+    stages: Sequence[Context],
+    classes: Sequence[str],
+    n_samples: int,
+    drawn: dict[str, Markup],
+) -> Context:
+    """The picture with its slider, and small pictures for readers without scripts."""
+    points = figures.Points(*figures.place_points(plane.coordinates), _says(seen, names))
+    drawn["picture"] = figures.picture(points, seen.labels, seen.margin, classes)
+    which = "All samples" if len(seen.rows) == n_samples else f"{len(seen.rows):,} of {n_samples:,} samples"
+    small = [
+        {"name": stage["name"], "figure": figures.multiple(points, stage["labels"], classes, stage["name"])}
+        for stage in _few(stages, MULTIPLES)
+    ]
+    names_only = [stage["name"] for stage in stages]
+    return {"caption": f"{which}, placed by {plane.axes}.", "stages": names_only, "multiples": small}
+
+
+def _says(seen: Seen, names: Mapping[int, str]) -> list[str]:
     """What a point is."""
     said = []
     for row, label, margin in zip(seen.rows.tolist(), seen.labels.tolist(), seen.margin.tolist(), strict=True):
-        name = f"row {row:,}" if row_ids is None else f"{_shortened(str(row_ids[row]))} (row {row:,})"
+        name = f"{_shortened(names[row])} (row {row:,})" if names else f"row {row:,}"
         said.append(f"{name}: cluster {label}, margin {margin:.2f}" if label >= 0 else f"{name}: no base label")
     return said
-
-
-def _picture_words(shown: int, n: int, axes: str) -> str:
-    which = "All samples" if shown == n else f"{shown:,} of {n:,} samples"
-    return f"{which}, placed by {axes}."
 
 
 def _trail(store: StoredConsensus, places: NDArray[np.int64], seen: Seen) -> list[Context]:
@@ -439,10 +535,10 @@ def _trail(store: StoredConsensus, places: NDArray[np.int64], seen: Seen) -> lis
     return _few(stages, MOST_STAGES)
 
 
-def _few(items: list[Context], most: int) -> list[Context]:
+def _few(items: Sequence[Context], most: int) -> list[Context]:
     """At most so many, evenly spaced, the first and the last among them."""
     if len(items) <= most:
-        return items
+        return list(items)
     return [items[i] for i in np.unique(np.linspace(0, len(items) - 1, most).round().astype(int)).tolist()]
 
 

@@ -1,9 +1,10 @@
 """The samples of the picture in the plane: given coordinates, the features' main axes, or the members' agreement.
 
-Between the sources (features, base labels) and the figures. Rows are read block by block, each block once; only the
-sampled ones are kept.
+Between the sources (features, base labels) and the figures. Rows are read block by block; only the sampled ones are
+kept.
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask.features import as_features
-from cehm_dask.labels import Labels, as_labels
+from cehm_dask.features import Features, FeatureWarning, Scaling, as_features, fit_scaling
+from cehm_dask.labels import Labels
+from cehm_dask.machine import this_machine
 
 BLOCK_ROWS = 1 << 16
 
@@ -26,23 +28,23 @@ class Plane:
 
 
 def plane_of(
-    rows: NDArray[np.int64], n_samples: int, *, coordinates: Any = None, features: Any = None, ensemble: Any = None
+    rows: NDArray[np.int64], n_samples: int, *, coordinates: Any, features: Any, labels: Labels | None
 ) -> Plane | None:
     """Where to draw the sampled rows; None if nothing was given to tell."""
     if coordinates is not None:
         given = as_features(coordinates)
-        _same_rows("coordinates", given.n_samples, n_samples)
+        check_rows("coordinates", given.n_samples, n_samples)
         if given.n_features != 2:
             raise ValueError(f"coordinates have {given.n_features} columns: expected two, x and y")
-        return Plane(pick(given.read, rows, n_samples), "the given coordinates")
+        return Plane(pick(given.read, rows, n_samples).astype(np.float64), "the given coordinates")
     if features is not None:
-        return _feature_plane(features, rows, n_samples)
-    if ensemble is not None:
-        return _label_plane(as_labels(ensemble), rows, n_samples)
-    return None
+        given = as_features(features)
+        check_rows("features", given.n_samples, n_samples)
+        return _feature_plane(given, rows)
+    return None if labels is None else _label_plane(labels, rows)
 
 
-def _same_rows(what: str, found: int, n_samples: int) -> None:
+def check_rows(what: str, found: int, n_samples: int) -> None:
     if found != n_samples:
         raise ValueError(f"{what} have {found:,} rows, the consensus {n_samples:,}: they must be of the same samples")
 
@@ -58,28 +60,60 @@ def pick(read: Callable[[int, int], NDArray[Any]], rows: NDArray[np.int64], n_sa
     return np.concatenate(parts)
 
 
-def _feature_plane(features: Any, rows: NDArray[np.int64], n_samples: int) -> Plane:
-    from sklearn.decomposition import PCA
+def _feature_plane(features: Features, rows: NDArray[np.int64]) -> Plane:
+    """Main axes of all rows, the sampled rows along them."""
+    with warnings.catch_warnings():
+        # Whoever made the members was told of constant columns.
+        warnings.simplefilter("ignore", FeatureWarning)
+        scaling = fit_scaling(features, "standard", impute="mean")
 
-    given = as_features(features)
-    _same_rows("features", given.n_samples, n_samples)
-    values = np.asarray(pick(given.read, rows, n_samples), np.float64)
-    values = np.where(np.isfinite(values), values, np.nanmean(np.where(np.isfinite(values), values, np.nan), axis=0))
-    spread = values.std(axis=0)
-    values = (values - values.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
-    return _two(PCA(2, svd_solver="full"), values, "first two principal components of the standardised features")
+    def read(start: int, stop: int) -> NDArray[np.float32]:
+        return scaling.apply(features.read(start, stop))
 
-
-def _two(pca: Any, values: Any, axes: str) -> Plane:
-    if min(values.shape) < 2:
-        flat = np.asarray(values.todense() if hasattr(values, "todense") else values, np.float64)[:, :1]
-        return Plane(np.column_stack([flat, np.zeros(len(flat))]), axes)
-    placed = pca.fit_transform(values)
-    shares = " and ".join(f"{share:.0%}" for share in pca.explained_variance_ratio_)
-    return Plane(np.asarray(placed, np.float64), f"{axes} ({shares} of the variance)")
+    sampled = pick(read, rows, features.n_samples)
+    if min(len(scaling.columns), features.n_samples) < 2:
+        return _flat(sampled[:, 0], "the standardised feature")
+    pca = _fitted_pca(features, scaling, read)
+    name = f"the first two principal components of the standardised features, {_shares(pca)}"
+    return Plane(np.asarray(pca.transform(sampled), np.float64), name)
 
 
-def _label_plane(labels: Labels, rows: NDArray[np.int64], n_samples: int) -> Plane:
+def _fitted_pca(features: Features, scaling: Scaling, read: Callable[[int, int], NDArray[np.float32]]) -> Any:
+    """A PCA of all rows: scikit-learn's where they fit in memory, dask-ml's over blocks where they do not."""
+    needed = 4 * features.n_samples * len(scaling.columns) * 4  # what is read, scaled, joined and centred
+    if needed <= this_machine(None).allowed:
+        from sklearn.decomposition import PCA
+
+        whole = np.concatenate([read(*block) for block in features.blocks()])
+        return PCA(2, svd_solver="full" if len(whole) < 3 else "covariance_eigh").fit(whole)
+    try:
+        from dask_ml import decomposition
+    except ImportError as error:
+        raise ImportError(
+            f"features of {features.n_samples:,} × {features.n_features} are larger than memory: their main axes need "
+            "dask-ml (pip install 'cehm-dask[dask-ml]'); or give coordinates instead"
+        ) from error
+    import dask
+    import dask.array as da
+
+    load = dask.delayed(read)
+    blocks = [
+        da.from_delayed(load(start, stop), (stop - start, len(scaling.columns)), np.float32)
+        for start, stop in features.blocks()
+    ]
+    return decomposition.PCA(2, svd_solver="tsqr").fit(da.concatenate(blocks))
+
+
+def _shares(pca: Any) -> str:
+    first, second = pca.explained_variance_ratio_[:2]
+    return f"with {first:.0%} and {second:.0%} of the variance"
+
+
+def _flat(values: NDArray[Any], axes: str) -> Plane:
+    return Plane(np.column_stack([values, np.zeros(len(values))]).astype(np.float64), axes)
+
+
+def _label_plane(labels: Labels, rows: NDArray[np.int64]) -> Plane:
     """Main axes of the sampled rows of H: distances there count the members that part two samples.
 
     That is classical scaling of the co-association, without the samples × samples table.
@@ -87,12 +121,15 @@ def _label_plane(labels: Labels, rows: NDArray[np.int64], n_samples: int) -> Pla
     from scipy.sparse import csr_array
     from sklearn.decomposition import PCA
 
-    _same_rows("base labels", labels.n_samples, n_samples)
-    codes = pick(labels.source.read, rows, n_samples).astype(np.int64)
+    codes = pick(labels.source.read, rows, labels.n_samples).astype(np.int64)
     slots = codes + labels.offsets.astype(np.int64)
     said = codes > 0 if labels.silent else np.ones(codes.shape, bool)
     ends = np.concatenate(([0], np.cumsum(said.sum(axis=1))))
     shape = (len(rows), labels.n_slots)
     incidence = csr_array((np.ones(int(said.sum())), slots[said], ends), shape=shape)
-    pca = PCA(2, svd_solver="arpack", random_state=0)
-    return _two(pca, incidence, "main axes of the base labels: near means put together by many members")
+    if min(shape) < 3:  # fewer than the solver can do
+        return _flat(codes[:, 0], "the label of the first member")
+    # The solver starts from a drawn vector.
+    pca = PCA(2, svd_solver="arpack", random_state=0).fit(incidence)
+    name = f"the base labels: near means put together by many members (main axes {_shares(pca)})"
+    return Plane(np.asarray(pca.transform(incidence), np.float64), name)

@@ -1,0 +1,65 @@
+"""The page as a PDF, and its figures as PNGs: printed by a Chromium that is on the machine.
+
+Beside the page. The page's own figures are photographed, so nothing is drawn twice; a browser is the one program that
+draws them as the reader sees them.
+"""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from cehm_dask.report.page import Figure, alone
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+SCALE = 3
+"""Pixels a unit of a figure: 1080 across."""
+SECONDS = 120
+
+
+def find() -> str:
+    """Path of a Chromium, or an error that says what to do."""
+    for name in NAMES:
+        if found := shutil.which(name):
+            return found
+    raise FileNotFoundError(
+        f"no browser to print with: none of {', '.join(NAMES)} is on the PATH; install Chromium, or open the page in "
+        "any browser and print it from there"
+    )
+
+
+def write_pdf(page: Path, target: Path) -> None:
+    """Print a page, in light colours."""
+    _run(page, target, f"--print-to-pdf={target}", "--no-pdf-header-footer")
+
+
+def write_pngs(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
+    """Photograph each figure into a folder."""
+    written = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, figure in figures.items():
+            page, target = Path(scratch) / f"{name}.html", folder / f"{name}.png"
+            page.write_text(alone(figure))
+            size = f"--window-size={figure.width},{figure.height}"
+            _run(page, target, f"--screenshot={target}", size, f"--force-device-scale-factor={SCALE}")
+            written.append(target)
+    return written
+
+
+def _run(page: Path, target: Path, *options: str) -> None:
+    # Chromium's own sandbox does not work for root; the page is ours and forbids all but its own script.
+    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with tempfile.TemporaryDirectory() as profile:
+        command = [
+            find(),
+            *("--headless=new", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--disable-extensions"),
+            *("--disable-background-networking", *sandbox),
+            f"--user-data-dir={profile}",
+            *options,
+            page.resolve().as_uri(),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    if done.returncode or not target.is_file():
+        raise OSError(f"{command[0]} could not make {target}: {done.stderr.strip()[-500:] or 'it said nothing'}")
