@@ -33,6 +33,9 @@ STEP_ROWS = 1 << 17
 UNKNOWN = ("-1", "")
 """Classes that say "not known", as empty cells and NaN do."""
 
+MOST_CELLS = 10_000
+"""Clusters times classes up to which the table itself is given."""
+
 MARGIN_SHIFT = 16
 """Bits of a float32 margin that are dropped to tell the more certain half: margins a hundredth apart stay apart."""
 
@@ -69,7 +72,8 @@ def evaluate(
         Plain numbers and texts. Always: n_samples, n_silent, n_clusters, n_clusters_found, agreement (mean NMI with
         the members), margin (its mean), stability (between restarts; None where there was one start). With truth:
         n_scored, n_unknown, n_classes, scores (see :func:`evaluation.scores`), certain_half (the same for the samples
-        of highest margin, at least half of all) and, with an ensemble, members (one a member) and members_mean.
+        of highest margin, at least half of all), classes and contingency (clusters × classes; up to 10,000 cells) and,
+        with an ensemble, members (one a member) and members_mean.
     """
     stored = open_consensus(os.fspath(consensus))
     found = _recorded(stored.facts)
@@ -415,6 +419,8 @@ def _scored(tally: Tally, labels: Labels, found: dict[str, Any]) -> dict[str, An
         "scores": scores(own),
         "certain_half": _certain_half(tally, labels.widths[0]),
     }
+    if own.size <= MOST_CELLS:
+        result |= {"classes": tally.names.tolist(), "contingency": own.tolist()}
     if labels.n_members > 1:
         members = []
         for j in range(1, labels.n_members):

@@ -1,5 +1,6 @@
 """``cehm report``: a finished consensus as one page to read and to send on."""
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,15 +13,31 @@ from cehm_dask.cli.explain import explained
 @click.command()
 @click.argument("consensus")
 @click.option("-o", "--output", default="report.html", show_default=True, help="The page.")
-@click.option(
-    "--ensemble", help="The ensemble.zarr or base labels it was made from: algorithms, runners-up, a picture."
-)
+@click.option("--ensemble", help="The ensemble it was made of: algorithms, runners-up, a picture.")
 @click.option("--features", help="Features for the picture: .npy, .csv, .parquet or a Zarr array.")
 @click.option("--coordinates", help="Two coordinates a sample for the picture, instead of features.")
+@click.option("--truth", help="Known classes: .npy, .csv, .parquet or a Zarr array; -1 or empty where not known.")
+@click.option("--truth-column", help="Column with the classes, in a table with several.")
+@click.option("--ids", help="What the samples are called: .npy, or a .csv or .parquet table.")
+@click.option("--id-column", help="Column with the ids, in a table with several.")
 @click.option("--title", help="Heading of the page.")
-@click.option("--overwrite", is_flag=True, help="Replace an existing page.")
+@click.option("--png", "png", metavar="FOLDER", help="Also the figures as .png files, by a Chromium on the PATH.")
+@click.option("--pdf", is_flag=True, help="Also the page as .pdf, beside it, by a Chromium on the PATH.")
+@click.option("--overwrite", is_flag=True, help="Replace existing files.")
 @explained
-def report(consensus: str, output: str, overwrite: bool, **given: Any) -> None:
+def report(
+    consensus: str,
+    output: str,
+    truth: str | None,
+    truth_column: str | None,
+    ensemble: str | None,
+    ids: str | None,
+    id_column: str | None,
+    png: str | None,
+    pdf: bool,
+    overwrite: bool,
+    **given: Any,
+) -> None:
     """Write one HTML page about a finished consensus.zarr: clusters, confidence, rounds, members, choice of k.
 
     The page is one file that needs no network, light or dark, readable on a phone and without scripts.
@@ -28,9 +45,47 @@ def report(consensus: str, output: str, overwrite: bool, **given: Any) -> None:
     \b
     Examples:
       cehm report consensus.zarr
-      cehm report consensus.zarr --ensemble ensemble.zarr --features features.npy -o iris.html
+      cehm report consensus.zarr --ensemble ensemble.zarr --features features.npy --truth classes.npy -o iris.html
+      cehm report consensus.zarr --ids people.csv --id-column name --pdf --png figures
     """
-    from cehm_dask.report import write_report
+    from cehm_dask.report import browser, check_target
+    from cehm_dask.report.page import compose
+    from cehm_dask.scoring import evaluate
 
-    path = write_report(consensus, output, overwrite=overwrite, **given)
-    Console(stderr=True).print(f"written: {escape(str(path))}", highlight=False, soft_wrap=True)
+    page_path = check_target(output, overwrite=overwrite)
+    pdf_path = check_target(page_path.with_suffix(".pdf"), overwrite=overwrite) if pdf else None
+    if png is not None:
+        browser.check_folder(Path(png), overwrite=overwrite)
+    if pdf or png is not None:
+        browser.find()
+    scores = evaluate(consensus, truth, ensemble=ensemble, column=truth_column) if truth is not None else None
+    row_ids = _row_ids(ids, id_column) if ids is not None else None
+    page = compose(consensus, ensemble=ensemble, scores=scores, row_ids=row_ids, **given)
+    written = [page.write(page_path)]
+    if pdf_path is not None:
+        written.append(browser.write_pdf(page_path, pdf_path))
+    if png is not None:
+        written += browser.write_pngs(page.figures, Path(png))
+    console = Console(stderr=True)
+    for path in written:
+        console.print(f"written: {escape(str(path))}", highlight=False, soft_wrap=True)
+
+
+def _row_ids(path: str, column: str | None) -> Any:
+    import numpy as np
+    import pandas as pd
+
+    table = Path(path)
+    if not table.is_file():
+        raise FileNotFoundError(f"ids {path}: no such file")
+    if table.suffix == ".npy":
+        return np.load(table, mmap_mode="r", allow_pickle=False)
+    if table.suffix not in (".csv", ".parquet"):
+        raise ValueError(f"ids {path}: expected a name that ends in .npy, .csv or .parquet")
+    if table.suffix == ".csv":
+        frame = pd.read_csv(table, dtype=str, keep_default_na=False, usecols=None if column is None else [column])
+    else:
+        frame = pd.read_parquet(table, columns=None if column is None else [column])
+    if len(frame.columns) > 1:
+        raise ValueError(f"ids {path} has columns {', '.join(map(str, frame.columns))}: name one with --id-column")
+    return frame.iloc[:, 0]

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cehm_dask.files import write_whole
 from cehm_dask.report.page import compose
 
 
@@ -36,10 +35,12 @@ def write_report(
         For the members' algorithms, runners-up, and a picture where neither features nor coordinates are given.
     features, coordinates : array, path or URL, optional
         For the picture: n × d, drawn by their main axes, or n × 2, drawn as they are.
-    truth, row_ids : array, optional
-        One entry a sample.
+    truth : array or path, optional
+        Known classes, as :func:`cehm_dask.scoring.evaluate` takes them.
+    row_ids : array, series, or blocks of them, optional
+        What the samples are called.
     scores : mapping, optional
-        Scores against the truth that were computed before.
+        What ``evaluate`` found before; the truth is then not needed.
     title : str, optional
     overwrite : bool
         Replace an existing file.
@@ -60,8 +61,7 @@ def write_report(
         scores=scores,
         title=title,
     )
-    write_whole(str(target), page.html.encode())
-    return target
+    return page.write(target)
 
 
 def check_target(path: str | os.PathLike[str], *, overwrite: bool) -> Path:

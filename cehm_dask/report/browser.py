@@ -30,14 +30,24 @@ def find() -> str:
     )
 
 
-def write_pdf(page: Path, target: Path) -> None:
+def check_folder(folder: Path, *, overwrite: bool) -> None:
+    """Refuse, before any work, a folder whose pictures would be lost."""
+    if folder.exists() and not folder.is_dir():
+        raise FileExistsError(f"figures {folder}: a file of that name exists; give a folder")
+    if folder.is_dir() and any(folder.glob("*.png")) and not overwrite:
+        raise FileExistsError(f"figures {folder} holds .png files: choose another folder, or pass --overwrite")
+
+
+def write_pdf(page: Path, target: Path) -> Path:
     """Print a page, in light colours."""
     _run(page, target, f"--print-to-pdf={target}", "--no-pdf-header-footer")
+    return target
 
 
 def write_pngs(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
     """Photograph each figure into a folder."""
     written = []
+    folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         for name, figure in figures.items():
             page, target = Path(scratch) / f"{name}.html", folder / f"{name}.png"

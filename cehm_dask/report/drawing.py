@@ -13,8 +13,8 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 COLOURS = (
-    *("#2d69b4", "#e1871e", "#1e9678", "#c34b87", "#87a5ff", "#784b00", "#5a3c78", "#0fd287", "#2d3cb4", "#a53c5a"),
-    *("#87690f", "#7887ff", "#9678c3", "#e15a5a", "#e1a5d2", "#4bb496", "#96004b", "#f0a54b", "#7869e1", "#d287d2"),
+    *("#3366aa", "#dd8822", "#990011", "#22cccc", "#aa77ee", "#cc4455", "#99bb88", "#773377", "#eeaa33", "#005533"),
+    *("#55aacc", "#ee5577", "#449988", "#776600", "#5533aa", "#cc99ff", "#7777bb", "#aa4477", "#bb7722", "#8855cc"),
 )
 """Of the largest clusters, the most distinct first: chosen so that no two come near each other, to normal eyes nor to
 those that lack one kind of cone, and all stand out from light and dark paper. All other clusters share a grey."""

@@ -20,6 +20,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from cehm_dask import __version__
+from cehm_dask.files import write_whole
 from cehm_dask.labels import Labels
 from cehm_dask.plan import format_bytes
 from cehm_dask.report import figures
@@ -40,6 +41,7 @@ from cehm_dask.report.findings import (
     sampled_places,
 )
 from cehm_dask.report.picture import Plane, plane_of
+from cehm_dask.scoring import evaluate
 from cehm_dask.store import Ensemble, StoredConsensus
 
 HERE = Path(__file__).parent
@@ -83,6 +85,11 @@ class Page:
     html: str
     figures: dict[str, Figure]
 
+    def write(self, path: Path) -> Path:
+        """Write the page, whole or not at all."""
+        write_whole(str(path), self.html.encode())
+        return path
+
 
 def compose(
     consensus: str | os.PathLike[str],
@@ -100,6 +107,8 @@ def compose(
     facts = store.facts
     places, rows = sampled_places(store)
     labels = None if ensemble is None else labels_of(ensemble, store)
+    if truth is not None and scores is None:
+        scores = evaluate(store.url, truth, ensemble=labels)
     plane = plane_of(rows, facts["n_samples"], coordinates=coordinates, features=features, labels=labels)
     seen, members = look(store, rows), members_of(store)
     names = {} if row_ids is None else names_of(row_ids, np.concatenate([rows, seen.doubtful]), facts["n_samples"])
@@ -333,8 +342,9 @@ def _rounds(facts: Context) -> Context:
         f"{_count(grown, 'round')} of diffusion assigned the others, the surest first; "
         f"adjustion took {_count(adjusted, 'more round')} {ended}."
     )
-    loss_words = f"The last loss is {facts['losses'][-1]:,.8g}." if facts["losses"] else ""
-    return {"rounds_words": words, "loss_words": loss_words}
+    if facts["losses"]:
+        words += f" The last loss is {facts['losses'][-1]:,.8g}."
+    return {"rounds_words": words}
 
 
 def _members(members: Members, ensemble: Ensemble | None, scores: Mapping[str, Any] | None) -> Context:
