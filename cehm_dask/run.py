@@ -534,7 +534,7 @@ class _Run:
 
     def _report(self) -> None:
         url = self._path("report.html")
-        scores = self._scores().get("scores")
+        scores = self._scores()
 
         def make(_resume: bool) -> None:
             with self._file("report.html") as file:
@@ -543,8 +543,8 @@ class _Run:
                     file,
                     ensemble=self.ensemble_url,
                     features=open_features(self.recipe) if self.recipe.features else None,
-                    row_ids=_known_ids(self.recipe),
-                    scores=scores,
+                    row_ids=row_ids(self.recipe),
+                    scores=scores or None,
                     overwrite=True,
                 )
 
@@ -625,9 +625,3 @@ def row_ids(recipe: Recipe) -> export.RowIds | None:
     if source is None or source.id is None or source.path is None:
         return None
     return export.column_ids(source.path, source.id)
-
-
-def _known_ids(recipe: Recipe) -> Any:
-    """What the user calls the rows, all of them in memory, for the few that the report names."""
-    ids = row_ids(recipe)
-    return None if ids is None else np.concatenate([np.asarray(block) for block in ids.blocks()])

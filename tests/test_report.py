@@ -267,7 +267,7 @@ def test_features_larger_than_memory__have_the_same_axes(monkeypatch):
     wanted = PCA(2).fit_transform(StandardScaler().fit_transform(values))[rows]
     planes = {}
     for where, allowed in (("memory", 1 << 40), ("blocks", 0)):
-        machine = type("Machine", (), {"allowed": allowed})
+        machine = type("Machine", (), {"allowed": allowed, "threads": 2})
         monkeypatch.setattr(picture, "this_machine", lambda _memory, machine=machine: machine)
         monkeypatch.setattr("cehm_dask.features.BLOCK_ROWS", 128)
         plane = picture.plane_of(rows, 500, coordinates=None, features=values, labels=None)

@@ -19,7 +19,7 @@ from cehm_dask.cli.explain import explained
 @click.option("--truth", help="Known classes: .npy, .csv, .parquet or a Zarr array; -1 or empty where not known.")
 @click.option("--truth-column", help="Column with the classes, in a table with several.")
 @click.option("--ids", help="What the samples are called: .npy, or a .csv or .parquet table.")
-@click.option("--id-column", help="Column with the ids, in a table with several.")
+@click.option("--id-column", help="Column with the ids, in a table.")
 @click.option("--title", help="Heading of the page.")
 @click.option("--png", "png", metavar="FOLDER", help="Also the figures as .png files, by a Chromium on the PATH.")
 @click.option("--pdf", is_flag=True, help="Also the page as .pdf, beside it, by a Chromium on the PATH.")
@@ -72,20 +72,12 @@ def report(
 
 
 def _row_ids(path: str, column: str | None) -> Any:
-    import numpy as np
-    import pandas as pd
+    if path.endswith(".npy"):
+        import numpy as np
 
-    table = Path(path)
-    if not table.is_file():
-        raise FileNotFoundError(f"ids {path}: no such file")
-    if table.suffix == ".npy":
-        return np.load(table, mmap_mode="r", allow_pickle=False)
-    if table.suffix not in (".csv", ".parquet"):
-        raise ValueError(f"ids {path}: expected a name that ends in .npy, .csv or .parquet")
-    if table.suffix == ".csv":
-        frame = pd.read_csv(table, dtype=str, keep_default_na=False, usecols=None if column is None else [column])
-    else:
-        frame = pd.read_parquet(table, columns=None if column is None else [column])
-    if len(frame.columns) > 1:
-        raise ValueError(f"ids {path} has columns {', '.join(map(str, frame.columns))}: name one with --id-column")
-    return frame.iloc[:, 0]
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    from cehm_dask.export import column_ids
+
+    if column is None:
+        raise ValueError(f"ids {path}: a table; name the column that holds them with --id-column")
+    return column_ids(path, column)

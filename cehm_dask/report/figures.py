@@ -109,7 +109,7 @@ def _bars(
     """One bar a round, counted from the first."""
     drawing = Drawing(190, about)
     frame = Frame(drawing, (0, max(1, len(values))), (0, top or 1.0))
-    frame.y_axis(ticks(0, top, 4), None if first > 1 else [f"{t:.0%}" for t in ticks(0, top, 4)])
+    frame.y_axis(ticks(0, top), None if first > 1 else [f"{t:.0%}" for t in ticks(0, top)])
     gap = 0.15 if len(values) <= 60 else 0.0
     for place, (value, text, style) in enumerate(zip(values, says, styles, strict=True)):
         x, y = frame.x(place + gap), frame.y(value)
@@ -151,7 +151,7 @@ def loss(losses: Sequence[float]) -> Markup:
     drawing = Drawing(190, "Loss in each round of adjustion, above its last value")
     top = max(above) or 1.0
     frame = Frame(drawing, (1, max(2, len(losses))), (0, top))
-    frame.y_axis(ticks(0, top, 4))
+    frame.y_axis(ticks(0, top))
     points = [(frame.x(i + 1), frame.y(value)) for i, value in enumerate(above)]
     drawing.path("M" + "L".join(f"{number(x)} {number(y)}" for x, y in points), "line adjustion-line")
     for i, ((x, y), value) in enumerate(zip(points, losses, strict=True)):

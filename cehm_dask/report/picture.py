@@ -6,6 +6,7 @@ kept.
 
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,10 +63,10 @@ def pick(read: Callable[[int, int], NDArray[Any]], rows: NDArray[np.int64], n_sa
 
 def _feature_plane(features: Features, rows: NDArray[np.int64]) -> Plane:
     """Main axes of all rows, the sampled rows along them."""
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), ThreadPoolExecutor(this_machine(None).threads) as pool:
         # Whoever made the members was told of constant columns.
         warnings.simplefilter("ignore", FeatureWarning)
-        scaling = fit_scaling(features, "standard", impute="mean")
+        scaling = fit_scaling(features, "standard", pool, impute="mean")
 
     def read(start: int, stop: int) -> NDArray[np.float32]:
         return scaling.apply(features.read(start, stop))
