@@ -6,7 +6,7 @@ consensus, and keeps the fitted members so that new rows can be labelled. Saved 
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Self
 
@@ -20,7 +20,7 @@ from cehm_dask.base_labels import Labeller, Linear, Member, k_range, label_all, 
 from cehm_dask.consensus import Progress
 from cehm_dask.engine import crew
 from cehm_dask.estimator import CEHM
-from cehm_dask.features import Scaling, as_features
+from cehm_dask.features import Features, Scaling, as_features
 from cehm_dask.store import load_model, save_model
 
 CONSENSUS = ("variant", "restarts", "choose", "max_iter")
@@ -162,12 +162,24 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> NDArray[np.int16]:
         """Cluster of new rows: the fitted members label them, then the consensus does."""
+        features = self._fitting(X)
+        with crew(len(os.sched_getaffinity(0))) as pool:
+            return self.consensus_.predict(label_all(features, self._labeller, pool))
+
+    def predict_blocks(self, X: Any) -> Iterator[tuple[NDArray[np.int16], NDArray[np.float64]]]:
+        """Clusters and margins of rows that do not fit in memory, a block at a time."""
+        features = self._fitting(X)
+        for start, stop in features.blocks():
+            codes = self._labeller.label(features.read(start, stop), start, features.names)
+            yield self.consensus_.predict_with_margin(codes)
+
+    def _fitting(self, X: Any) -> Features:
+        """New features, as many as were fitted."""
         check_is_fitted(self)
         features = as_features(X)
         if features.n_features != self.n_features_in_:
             raise ValueError(f"X has {features.n_features} features, {self.n_features_in_} were fitted")
-        with crew(len(os.sched_getaffinity(0))) as pool:
-            return self.consensus_.predict(label_all(features, self._labeller, pool))
+        return features
 
     def save(self, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write what ``predict`` needs to a Zarr store; for members that assign to the nearest centre."""

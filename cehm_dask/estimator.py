@@ -6,7 +6,7 @@ table C and the members' labels, never anything of size n but the labels and mar
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any, Self
@@ -20,10 +20,13 @@ from sklearn.utils.validation import check_is_fitted
 from cehm_dask import kernels
 from cehm_dask.consensus import Progress
 from cehm_dask.engine import Engine
+from cehm_dask.files import StoreError
+from cehm_dask.ingest import label_blocks
 from cehm_dask.job import Where, cluster, gather, join
 from cehm_dask.labels import Labels, as_labels, relabel
 from cehm_dask.plan import Params
 from cehm_dask.rounds import Problem, weights_of
+from cehm_dask.store import known_labels, open_consensus
 
 
 class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
@@ -198,13 +201,38 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
         A sample with no known label gets -1.
         """
+        return self.predict_with_margin(X)[0]
+
+    def predict_with_margin(self, X: Any) -> tuple[NDArray[np.int16], NDArray[np.float64]]:
+        """Cluster of new samples, and how far it leads the runner-up; -1 and 0 where no label is known."""
         labels, weights = self._known(X)
         table, first_column = kernels.side_by_side([weights])
         best = np.empty((1, labels.n_samples), np.int16)
         margin = np.empty((1, labels.n_samples), np.float64)
         codes = labels.source.read(0, labels.n_samples)
         kernels.belonging(codes, labels.offsets, table, first_column, best, margin)
-        return np.where(codes.any(axis=1), best[0], np.int16(-1))
+        known = codes.any(axis=1)
+        return np.where(known, best[0], np.int16(-1)), np.where(known, margin[0] / labels.n_members, 0.0)
+
+    def predict_blocks(self, X: Any) -> Iterator[tuple[NDArray[np.int16], NDArray[np.float64]]]:
+        """:meth:`predict_with_margin` for base labels that do not fit in memory, some rows at a time."""
+        for labels in label_blocks(X):
+            yield self.predict_with_margin(labels)
+
+    @classmethod
+    def load(cls, url: str | os.PathLike[str]) -> "CEHM":
+        """The model behind a consensus.zarr, ready to predict."""
+        stored = open_consensus(os.fspath(url))
+        if "label_values" not in stored.facts:
+            raise StoreError(f"store {stored.url}: does not say which labels its members have; make it anew")
+        settings = ("variant", "similarity", "belonging", "schedule", "choose", "max_iter")
+        identity = stored.facts["identity"]
+        model = cls(stored.facts["n_clusters"], **{name: identity[name] for name in settings})
+        model.counts_ = np.asarray(stored.array("counts")[...])
+        model._sizes = model.counts_.sum(axis=1)
+        model._values = [known_labels(known) for known in stored.facts["label_values"]]
+        model.n_clusters_, model.n_features_in_ = model.counts_.shape[1], len(model._values)
+        return model
 
     def membership(self, X: Any) -> NDArray[np.float64]:
         """Belonging degrees of samples to the clusters, each row scaled to sum to 1.

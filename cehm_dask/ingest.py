@@ -7,6 +7,7 @@ whole shard at a time. No more than a few blocks are ever in memory.
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.files import kept_columns
-from cehm_dask.labels import columns_of, encode_column, read_number_block
-from cehm_dask.store import EnsembleWriter, create_ensemble, is_store, open_array
+from cehm_dask.labels import (
+    ArraySource,
+    Labels,
+    as_labels,
+    columns_of,
+    encode_column,
+    labels_of_columns,
+    read_number_block,
+)
+from cehm_dask.store import EnsembleWriter, create_ensemble, format_of, is_store, open_array
 
 READ_ROWS = 1 << 17
 
@@ -120,6 +129,21 @@ def _shards(table: Table, values: Sequence[NDArray[Any]], writer: EnsembleWriter
                 filled = 0
     if filled:
         yield held[:filled]
+
+
+def label_blocks(base_labels: Any) -> Iterator[Labels]:
+    """Base labels in any accepted form as checked labels of some rows at a time, an ensemble.zarr among them."""
+    if is_store(base_labels) and format_of(os.fspath(base_labels)) == "ensemble":
+        labels = as_labels(base_labels)
+        for start in range(0, labels.n_samples, READ_ROWS):
+            rows = labels.source.read(start, min(start + READ_ROWS, labels.n_samples))
+            yield replace(labels, source=ArraySource(rows), n_samples=len(rows), fingerprint="")
+        return
+    table = open_table(base_labels)
+    first_row = 0
+    for columns in table.blocks():
+        yield labels_of_columns(columns, table.names, first_row)
+        first_row += len(columns[0])
 
 
 def open_table(base_labels: Any, leave_out: Sequence[str] = ()) -> Table:

@@ -294,6 +294,7 @@ def _facts(engine: Engine, result: Consensus) -> dict[str, Any]:
         "n_samples": labels.n_samples,
         "n_members": labels.n_members,
         "members": list(labels.names),
+        "label_values": [known.tolist() for known in labels.values_of(result.hyperedges.slots)],
         "n_clusters": problem.params.n_clusters,
         "n_clusters_found": result.chosen.n_clusters_found,
         "n_silent": result.hyperedges.n_silent,

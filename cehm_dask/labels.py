@@ -208,7 +208,12 @@ def _from_frame(frame: Any) -> Labels:
     names = tuple(str(name) for name in frame.columns)
     if not names:
         raise ValueError("n_members=0: the data frame has no columns; give one column of labels a member")
-    encoded = [encode_column(column, name) for column, name in zip(columns_of(frame), names, strict=True)]
+    return labels_of_columns(columns_of(frame), names)
+
+
+def labels_of_columns(columns: Sequence[Any], names: tuple[str, ...], first_row: int = 0) -> Labels:
+    """Labels of some rows from one column a member, as :func:`encode_column` takes them."""
+    encoded = [encode_column(column, name, first_row) for column, name in zip(columns, names, strict=True)]
     return _encode_ranked(np.stack([ranks for _, ranks in encoded], axis=1), [known for known, _ in encoded], names)
 
 

@@ -36,6 +36,7 @@ CHUNK_BYTES = 2 << 20
 """One inner chunk of labels: read in one go, large enough that opening costs nothing, small enough for a cache."""
 CHUNKS_PER_SHARD = 4
 READ_TRIES = 3
+PREDICTION_CHUNK_ROWS = 1 << 18
 
 
 def is_store(path: Any) -> bool:
@@ -81,6 +82,14 @@ def read_facts(url: str) -> dict[str, Any]:
     if not isinstance(attributes, dict) or attributes.get("format") not in ("ensemble", "consensus"):
         raise StoreError(f"store {url}: neither an ensemble nor a consensus store")
     return attributes
+
+
+def format_of(url: str) -> str:
+    """What a store of this program holds: "ensemble", "consensus", "model" or "prediction"."""
+    attributes: Any = _group(url, "r").attrs.asdict().get(KEY)
+    if not isinstance(attributes, dict) or "format" not in attributes:
+        raise StoreError(f"store {url}: not one that this program wrote")
+    return str(attributes["format"])
 
 
 def _attributes(url: str, kind: str) -> dict[str, Any]:
@@ -300,7 +309,7 @@ def open_ensemble(url: str) -> Ensemble:
         n_samples=attributes["n_samples"],
         widths=tuple(attributes["widths"]),
         names=tuple(attributes["names"]),
-        values=None if values is None else tuple(_known(own) for own in values),
+        values=None if values is None else tuple(known_labels(own) for own in values),
         fingerprint=attributes["fingerprint"],
         chunk_rows=array.chunks[0],
         shard_rows=(array.shards or array.chunks)[0],
@@ -310,8 +319,8 @@ def open_ensemble(url: str) -> Ensemble:
     )
 
 
-def _known(values: list[Any]) -> NDArray[Any]:
-    """Labels of one member; numpy would take a list of numbers beyond int64 for floats."""
+def known_labels(values: list[Any]) -> NDArray[Any]:
+    """Labels of one member, as written in attributes; numpy would take a list of numbers beyond int64 for floats."""
     known = np.asarray(values)
     return np.asarray(values, np.uint64) if known.dtype.kind == "f" else known
 
@@ -511,6 +520,22 @@ def load_model(url: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """Read what :func:`save_model` wrote."""
     facts = _attributes(url, "model")
     return {name: np.asarray(array[...]) for name, array in _group(url, "r").arrays()}, facts
+
+
+def write_prediction(url: str, labels: Any, margin: Any, *, overwrite: bool) -> None:
+    """Write labels and margins of new rows, block by block."""
+    if _kind(url) is not None:
+        if not overwrite or format_of(url) != "prediction":
+            raise StoreError(f"output {url} exists: choose another name, or pass --overwrite to replace a prediction")
+        remove(url)
+    attributes: Any = {"format": "prediction", "version": VERSION, "n_samples": len(labels), "complete": False}
+    group = zarr.open_group(url, mode="w", zarr_format=3, attributes={KEY: attributes})
+    for name, values in (("labels", labels), ("margin", margin)):
+        array = group.create_array(name, shape=values.shape, dtype=values.dtype, chunks=(PREDICTION_CHUNK_ROWS,))
+        for start in range(0, len(values), PREDICTION_CHUNK_ROWS):
+            rows = slice(start, start + PREDICTION_CHUNK_ROWS)
+            array[rows] = np.asarray(values[rows])
+    group.attrs[KEY] = {**attributes, "complete": True}
 
 
 def replace_store(new: str, old: str) -> None:

@@ -26,6 +26,7 @@ LAYERS = [
     {"rivals"},
     {"estimator", "export", "recipe", "scoring"},
     {"cluster_ensemble", "report.drawing", "reproduce"},
+    {"prediction"},
     {"paper_figures"},
     {"report.figures", "report.findings", "report.picture"},
     {"report.page"},

@@ -52,6 +52,7 @@ for _command in (
     report.report,
     reproduce.reproduce,
     evaluate.evaluate,
+    evaluate.predict,
     cluster.cluster,
 ):
     main.add_command(_command)

@@ -1,4 +1,4 @@
-"""``cehm evaluate``: how good a consensus is, against known classes or on its own."""
+"""``cehm evaluate`` and ``cehm predict``: how good a consensus is, and where it puts new rows."""
 
 import json
 from typing import Any
@@ -97,3 +97,32 @@ def _show(console: Console, found: dict[str, Any]) -> None:
         table.add_row(escape(name), *(f"{scores[title]:.4f}" for title in TITLES))
     console.print()
     console.print(table)
+
+
+@click.command()
+@click.argument("model")
+@click.argument("new")
+@click.option("-o", "--output", required=True, help="Where labels and margins go: .npy, .csv, .parquet or .zarr.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing output.")
+@click.option("--quiet", is_flag=True, help="No progress, no summary.")
+@explained
+def predict(model: str, new: str, output: str, overwrite: bool, quiet: bool) -> None:
+    """Cluster new rows, block by block.
+
+    MODEL is a consensus.zarr, and NEW base labels by the same members in the same order (.npy, .csv, .parquet,
+    ensemble.zarr); or MODEL is a saved ClusterEnsemble, and NEW features. Labels that a member never used before count
+    as "says nothing"; a row without any known label gets -1.
+
+    \b
+    Examples:
+      cehm predict consensus.zarr new-labels.parquet -o new.parquet
+      cehm predict model.zarr new-features.npy -o new.csv
+    """
+    from cehm_dask import prediction
+    from cehm_dask.display import Rows, Stopwatch
+
+    console, watch = Console(stderr=True), Stopwatch()
+    with Rows(console, quiet=quiet) as rows:
+        count = prediction.predict(model, new, output, overwrite=overwrite, report=rows.report)
+    if not quiet:
+        console.print(f"{count:,} rows in {watch.seconds:.2f} s: {escape(output)}", highlight=False, soft_wrap=True)

@@ -1,0 +1,82 @@
+"""Clusters of new rows → a file or store, block by block.
+
+After the consensus: a consensus.zarr clusters new base labels of its members, a saved ``ClusterEnsemble`` new rows of
+features. Labels and margins gather in temporary files, since nobody knows how many rows a table has before its end;
+no more than a block of them is ever in memory.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cehm_dask import export
+from cehm_dask.cluster_ensemble import ClusterEnsemble
+from cehm_dask.estimator import CEHM
+from cehm_dask.files import StoreError, exists
+from cehm_dask.store import format_of, is_store, write_prediction
+
+Blocks = Iterator[tuple[NDArray[np.int16], NDArray[np.float64]]]
+
+
+def load(url: str | os.PathLike[str]) -> CEHM | ClusterEnsemble:
+    """The model in a consensus.zarr or in a store that ``ClusterEnsemble.save`` wrote."""
+    kind = format_of(os.fspath(url))
+    if kind == "consensus":
+        return CEHM.load(url)
+    if kind == "model":
+        return ClusterEnsemble.load(url)
+    raise StoreError(f"store {url}: holds {kind}, expected a consensus or a saved model")
+
+
+def predict(
+    model: str | os.PathLike[str],
+    new: Any,
+    output: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    report: Callable[[str, int], None] = lambda _what, _rows: None,
+) -> int:
+    """Cluster new rows and write their labels and margins; returns their number.
+
+    Parameters
+    ----------
+    model : path or URL
+        Of a consensus.zarr (``new``: base labels, the same members in the same order) or of a saved
+        ``ClusterEnsemble`` (``new``: features).
+    new : array, data frame, path or URL
+        As ``CEHM`` or ``ClusterEnsemble`` take them. Labels that no member had before count as "says nothing".
+    output : path or URL
+        .npy (labels only), .csv, .parquet or .zarr.
+    overwrite : bool
+        Replace an output that exists.
+    report : callable (what, rows), optional
+        Told the rows of every block.
+    """
+    place = os.fspath(output)
+    if is_store(place):
+        if exists(place) and not overwrite:
+            raise StoreError(f"output {place} exists: choose another name, or pass --overwrite")
+    else:
+        export.check_path(Path(place), overwrite=overwrite)
+    with tempfile.TemporaryFile() as labels_file, tempfile.TemporaryFile() as margin_file:
+        count = 0
+        for labels, margin in load(model).predict_blocks(new):
+            labels_file.write(np.ascontiguousarray(labels))
+            margin_file.write(margin.astype(np.float32))
+            count += len(labels)
+            report("predicted", len(labels))
+        if not count:
+            raise ValueError("n_samples=0: there are no new rows")
+        labels_file.flush()
+        margin_file.flush()
+        found, leads = np.memmap(labels_file, np.int16, "r"), np.memmap(margin_file, np.float32, "r")
+        if is_store(place):
+            write_prediction(place, found, leads, overwrite=overwrite)
+        else:
+            export.write(Path(place), found, leads)
+    return count
