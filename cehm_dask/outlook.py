@@ -19,18 +19,10 @@ from cehm_dask.features import BLOCK_ROWS, Features, Scaling
 from cehm_dask.ingest import open_table, survey
 from cehm_dask.job import Where, cluster
 from cehm_dask.labels import as_labels
-from cehm_dask.machine import this_machine
-from cehm_dask.plan import (
-    Params,
-    Shape,
-    expected_sweeps,
-    generation_terms,
-    make_budget,
-    threads_for_generation,
-)
+from cehm_dask.machine import Machine, this_machine
+from cehm_dask.plan import Params, Shape, expected_sweeps, generation_terms, threads_for_generation
 from cehm_dask.recipe import Recipe
-from cehm_dask.run import is_ensemble, left_out, members_of, open_features
-from cehm_dask.store import shape_of_chunks
+from cehm_dask.run import budget_for, is_ensemble, left_out, members_of, open_features, shape_of
 from cehm_dask.synth import Synth
 
 TRIAL_ROWS = 1 << 17
@@ -79,13 +71,13 @@ def outlook(recipe: Recipe) -> Outlook:
         plans = members_of(recipe, features.n_samples)
         widths = [plan.k + 1 for plan in plans]
         n_samples = features.n_samples
-        stages.append(_generation(recipe, features, plans, machine.allowed, machine.taken, machine.threads))
-        shape = _shape(n_samples, widths)
+        stages.append(_generation(recipe, features, plans, machine))
+        shape = shape_of(n_samples, widths)
     else:
         assert recipe.labels is not None
         stage, shape = _brought(recipe)
         stages.append(stage)
-    stages.append(_consensus(recipe, shape, machine.allowed, machine.taken, machine.threads))
+    stages.append(_consensus(recipe, shape, machine))
     a_sweep = stages[-1].seconds / max(1, stages[-1].sweeps)
     scored = shape.n_samples * (shape.row_bytes + 6) if recipe.truth is not None else 0
     stages.append(Expected("evaluate", "scores.json", int(bool(scored)), scored, 0, a_sweep if scored else 0.0))
@@ -96,24 +88,16 @@ def outlook(recipe: Recipe) -> Outlook:
     return Outlook(stages, machine.allowed, perf_counter() - begin)
 
 
-def _shape(n_samples: int, widths: Sequence[int]) -> Shape:
-    """Of an ensemble.zarr that is still to be made."""
-    itemsize = np.min_scalar_type(max(widths) - 1).itemsize
-    chunk, shard = shape_of_chunks(n_samples, len(widths), itemsize)
-    return Shape(n_samples, len(widths) * itemsize, sum(widths), chunk, shard)
-
-
-def _generation(
-    recipe: Recipe, features: Features, plans: Sequence[MemberPlan], allowed: int, taken: int, threads: int
-) -> Expected:
+def _generation(recipe: Recipe, features: Features, plans: Sequence[MemberPlan], machine: Machine) -> Expected:
     n, d, wanted = features.n_samples, features.n_features, recipe.ensemble
-    shape = _shape(n, [plan.k + 1 for plan in plans])
+    shape = shape_of(n, [plan.k + 1 for plan in plans])
     rows = {
         "fit_rows": min(n, wanted.fit_rows or FULL_FIT_ROWS),
         "block_rows": min(n, BLOCK_ROWS),
         "shard_rows": min(n, shape.align_rows),
     }
-    threads = threads_for_generation(d, len(plans), **rows, allowed=allowed, taken=taken, threads=threads)
+    given = {"allowed": machine.allowed, "taken": machine.taken, "threads": machine.threads}
+    threads = threads_for_generation(d, len(plans), **rows, **given)
     begin = perf_counter()
     block = np.nan_to_num(np.asarray(features.read(0, rows["block_rows"]), np.float64))
     reading = (perf_counter() - begin) / len(block)
@@ -129,7 +113,7 @@ def _generation(
         FEATURE_PASSES * size,
         n * shape.row_bytes,
         seconds,
-        generation_terms(d, len(plans), **rows, taken=taken, threads=threads),
+        generation_terms(d, len(plans), **rows, taken=machine.taken, threads=threads),
     )
 
 
@@ -174,25 +158,25 @@ def _brought(recipe: Recipe) -> tuple[Expected, Shape]:
         return Expected("ensemble", what), shape
     begin = perf_counter()
     n_samples, values = survey(open_table(path, left_out(recipe)))
-    shape = _shape(n_samples, [len(known) + 1 for known in values])
+    shape = shape_of(n_samples, [len(known) + 1 for known in values])
     size = n_samples * shape.row_bytes
     what = f"{n_samples:,} rows of {len(values)} members are read and encoded"
     return Expected("ensemble", what, 2, 2 * size, size, 3 * (perf_counter() - begin)), shape
 
 
-def _consensus(recipe: Recipe, shape: Shape, allowed: int, taken: int, threads: int) -> Expected:
+def _consensus(recipe: Recipe, shape: Shape, machine: Machine) -> Expected:
     wanted = recipe.consensus
-    ks = [k for k in wanted.k for _ in range(wanted.restarts)]
-    budget = make_budget(shape, ks, allowed=allowed, taken=taken, threads=threads, returned=False)
+    problems = len(wanted.k) * wanted.restarts
+    budget = budget_for(recipe, shape, machine)
     params = [Params(k, variant=wanted.variant, max_iter=wanted.max_iter) for k in wanted.k]
     sweeps = max(expected_sweeps(one, shape.n_samples, budget) for one in params)
     size = shape.n_samples * shape.row_bytes
     read = size * (1 if budget.keep_labels else sweeps)
-    seconds = _sweep_seconds(shape, ks, params[-1]) * shape.n_samples * sweeps
+    seconds = _sweep_seconds(shape, problems, params[-1]) * shape.n_samples * sweeps
     kept = "kept in memory" if budget.keep_labels else "read anew each sweep"
     return Expected(
         "consensus",
-        f"{shape.n_samples:,} rows of {shape.row_bytes} bytes, {len(ks)} problem{'s' * (len(ks) > 1)} side by side, "
+        f"{shape.n_samples:,} rows of {shape.row_bytes} bytes, {problems} problem{'s' * (problems > 1)} side by side, "
         f"labels {kept}",
         sweeps,
         read,
@@ -202,14 +186,14 @@ def _consensus(recipe: Recipe, shape: Shape, allowed: int, taken: int, threads: 
     )
 
 
-def _sweep_seconds(shape: Shape, ks: Sequence[int], params: Params) -> float:
+def _sweep_seconds(shape: Shape, problems: int, params: Params) -> float:
     """A row and sweep: a consensus of made-up labels of the same width, with as many problems, up to four."""
     members = max(1, shape.row_bytes)
     width = max(2, min(200, shape.n_slots // members))
     rows = min(TRIAL_ROWS, max(1000, shape.n_samples))
     k = min(params.n_clusters, width)
     made, _ = Synth(rows, min(members, 100), n_classes=k, k_min=width, k_max=width).arrays()
-    starts = min(4, len(ks))
+    starts = min(4, problems)
     trial = Params(k, variant=params.variant, restarts=starts, max_iter=5)
     labels = as_labels(made)
     with warnings.catch_warnings():
@@ -218,4 +202,4 @@ def _sweep_seconds(shape: Shape, ks: Sequence[int], params: Params) -> float:
         begin = perf_counter()
         outcome = cluster(labels, trial, 0, Where())
     took = (perf_counter() - begin) / rows / outcome.sweeps
-    return took * (len(ks) / starts) * (members / min(members, 100))
+    return took * (problems / starts) * (members / min(members, 100))

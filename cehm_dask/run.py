@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -41,10 +41,13 @@ from cehm_dask.files import (
     write_whole,
 )
 from cehm_dask.ingest import ingest
+from cehm_dask.job import Where, machine_of
+from cehm_dask.machine import Machine
+from cehm_dask.plan import Budget, Shape, make_budget
 from cehm_dask.recipe import Recipe
 from cehm_dask.report import write_report
 from cehm_dask.scoring import evaluate
-from cehm_dask.store import is_store, open_consensus, open_ensemble, read_facts
+from cehm_dask.store import is_store, open_consensus, open_ensemble, read_facts, shape_of_chunks
 
 log = logging.getLogger(__name__)
 
@@ -419,10 +422,14 @@ class _Run:
     def _generate(self, resume: bool) -> None:
         recipe, wanted = self.recipe, self.recipe.ensemble
         features = open_features(recipe)
+        plans = members_of(recipe, features.n_samples)
+        machine = machine_of(Where(memory=recipe.memory, client=self.client))
+        # What the consensus could not hold is refused before hours go into its members.
+        budget_for(recipe, shape_of(features.n_samples, [plan.k + 1 for plan in plans]), machine)
         generate(
             features,
             self._path("ensemble.zarr"),
-            members_of(recipe, features.n_samples),
+            plans,
             wanted.seed,
             overwrite=not resume,
             memory=recipe.memory,
@@ -584,6 +591,27 @@ def members_of(recipe: Recipe, n_samples: int) -> list[MemberPlan]:
     low, high = wanted.k_min or min(low, wanted.k_max or low), wanted.k_max or max(high, wanted.k_min or 0)
     drawn = wanted.model_dump(include={"subspace", "projection", "bootstrap"})
     return plan_members(wanted.members, low, high, wanted.seed, base=wanted.base, **drawn)
+
+
+def shape_of(n_samples: int, widths: Sequence[int]) -> Shape:
+    """Of an ensemble.zarr that is still to be made; ``widths``: each member's clusters, and one for "says nothing"."""
+    itemsize = np.min_scalar_type(max(widths) - 1).itemsize
+    chunk, shard = shape_of_chunks(n_samples, len(widths), itemsize)
+    return Shape(n_samples, len(widths) * itemsize, sum(widths), chunk, shard)
+
+
+def budget_for(recipe: Recipe, shape: Shape, machine: Machine) -> Budget:
+    """Blocks, runs and bytes of the consensus that a recipe asks for, or a refusal."""
+    ks = [k for k in recipe.consensus.k for _ in range(recipe.consensus.restarts)]
+    return make_budget(
+        shape,
+        ks,
+        allowed=machine.allowed,
+        taken=machine.taken,
+        processes=machine.processes,
+        threads=machine.threads,
+        returned=False,
+    )
 
 
 def open_features(recipe: Recipe) -> Features:

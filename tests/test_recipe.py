@@ -248,6 +248,14 @@ def test_written__is_the_same_recipe_again():
     assert again.model_dump() == recipe.model_dump()
 
 
+def test_readme__its_recipe_is_one():
+    readme = (PIPELINES.parent / "README.md").read_text()
+    text = readme.split("```yaml\n")[1].split("```")[0]
+    recipe = parse(text, environment={}).on("2026-11-16")
+    assert recipe.output == "runs/2026-11-16"
+    assert recipe.features.path == "customers/2026-11-16.parquet"
+
+
 def test_schema__has_every_key_and_says_what_it_is_for():
     schema = json.loads(json.dumps(Recipe.model_json_schema()))
     assert set(schema["properties"]) == set(Recipe.model_fields)

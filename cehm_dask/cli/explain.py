@@ -48,7 +48,7 @@ def explained(command: Callable[..., None]) -> Callable[..., None]:
             try:
                 command(*args, **kwargs)
             except KeyboardInterrupt:
-                where = "" if command.__name__ == "run" else "with an output that ends in .zarr, "
+                where = "" if command.__name__ in ("run", "demo") else "with an output that ends in .zarr, "
                 say(logging.WARNING, "", f"interrupted; {where}the same command goes on from here")
                 sys.exit(INTERRUPTED)
             except (ValueError, TypeError, OSError, ImportError, ClusterError) as error:
