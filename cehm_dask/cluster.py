@@ -10,6 +10,7 @@ import importlib
 import logging
 import os
 import re
+import signal
 import socket
 import time
 import uuid
@@ -123,10 +124,12 @@ def _client(config: Clustered, stack: ExitStack) -> Any:
     try:
         cluster = stack.enter_context(_start(config))
         client = stack.enter_context(Client(cluster, timeout=config.wait_seconds))
+        if isinstance(config, Jobs):
+            _queue(cluster, config.wanted)
         workers = getattr(config, "workers", None)
         if isinstance(workers, Adaptive):
             cluster.adapt(minimum=workers.minimum, maximum=workers.maximum)
-        elif not isinstance(config, Processes | Ssh):
+        elif isinstance(config, Kubernetes | Gateway):
             cluster.scale(workers)
     except ImportError:
         raise
@@ -234,6 +237,17 @@ def _jobs(config: Jobs) -> Any:
     )
 
 
+def _queue(cluster: Any, count: int) -> None:
+    """Hand in jobs and hear at once if the queue refuses them, which ``scale`` would only log."""
+    for _ in range(count):
+        cluster.worker_spec.update(cluster.new_worker_spec())
+
+    async def handed_in() -> None:
+        await cluster
+
+    cluster.sync(handed_in)
+
+
 def _kubernetes(config: Kubernetes) -> Any:
     operator = _need("dask_kubernetes.operator", "kubernetes", config.kind)
     from cehm_dask.manifests import dask_cluster
@@ -248,12 +262,17 @@ def _gateway(config: Gateway) -> Any:
 
 
 def _need(module: str, extra: str, kind: str) -> Any:
+    # Importing dask_jobqueue makes Ctrl-C a silent exit with code 0.
+    interrupt = signal.getsignal(signal.SIGINT)
     try:
         return importlib.import_module(module)
     except ImportError as error:
         raise ImportError(
             f"kind: {kind} needs {module}, not installed here: pip install 'cehm-dask[{extra}]'"
         ) from error
+    finally:
+        if signal.getsignal(signal.SIGINT) is not interrupt:
+            signal.signal(signal.SIGINT, interrupt)
 
 
 def _security(tls: Tls | None) -> Any:

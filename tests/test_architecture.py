@@ -32,11 +32,12 @@ LAYERS = [
     {"report.page"},
     {"report", "report.browser"},
     {"run"},
-    {"outlook"},
+    {"outlook", "submission"},
     {"display"},
     {"cli.explain"},
     {"cli.data", "cli.consensus", "cli.evaluate", "cli.report", "cli.reproduce", "cli.cluster", "cli.run"},
     {"cli"},
+    {"__main__"},
 ]
 STAGES = {"start", "diffusion", "adjustion"}
 

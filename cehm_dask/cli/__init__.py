@@ -54,5 +54,7 @@ for _command in (
     evaluate.evaluate,
     evaluate.predict,
     cluster.cluster,
+    cluster.submit,
+    cluster.status,
 ):
     main.add_command(_command)

@@ -1,4 +1,4 @@
-"""``cehm cluster check`` and ``cehm cluster certs``: is the cluster fit for a run, and certificates for one."""
+"""``cehm cluster check`` and ``certs``, ``cehm submit`` and ``status``: clusters before, without and after a person."""
 
 import json
 from pathlib import Path
@@ -91,3 +91,60 @@ def certs(folder: Path, hosts: tuple[str, ...], days: int) -> None:
 
     for path in make_certificates(folder, hosts, days):
         click.echo(path)
+
+
+@click.command()
+@click.argument("recipe")
+@click.option("--cluster", "spec", required=True, help="A file of cluster_configs/ of kind slurm or kubernetes.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a value; may be repeated.")
+@click.option("--date", type=click.DateTime(["%Y-%m-%d"]), help="What {date} in paths stands for.  [default: today]")
+@click.option("--apply", "applied", is_flag=True, help="Kubernetes: hand the manifest to kubectl, do not print it.")
+@explained
+def submit(recipe: str, spec: str, overrides: tuple[str, ...], date: Any, applied: bool) -> None:
+    """Put the whole run of RECIPE on the cluster, driver and workers, and leave.
+
+    SLURM: hands in a job whose files and log lie in the run directory; started again after a failure or preemption,
+    it goes on from its checkpoint. Kubernetes: prints a DaskJob manifest for 'kubectl apply -f -'.
+
+    \b
+    Examples:
+      cehm submit recipe.yaml --cluster cluster_configs/slurm.yaml
+      cehm submit recipe.yaml --cluster cluster_configs/kubernetes.yaml | kubectl apply -f -
+    """
+    import datetime
+
+    from cehm_dask import submission
+    from cehm_dask.cluster_config import Kubernetes, read_config
+    from cehm_dask.recipe import load
+
+    wanted, day = load(recipe, overrides), date.date() if date else datetime.date.today()
+    config = read_config(spec)
+    if isinstance(config, Kubernetes):
+        manifest = submission.job_manifest(wanted, config, day)
+        click.echo(submission.apply(manifest) if applied else manifest, nl=False)
+        return
+    job = submission.submit(wanted, spec, day)
+    click.echo(f"job {job}; 'cehm status {wanted.on(day.isoformat()).output}' tells how it fares")
+
+
+@click.command()
+@click.argument("run")
+@explained
+def status(run: str) -> None:
+    """How the run in directory RUN fares: its stages, its job in the queue, its last words.
+
+    \b
+    Example:
+      cehm status runs/today
+    """
+    from cehm_dask import submission
+
+    found = submission.status(run)
+    if found.job is not None:
+        click.echo(f"job {found.job['id']} ({found.job['kind']}): {found.job['state']}")
+    for stage, facts in found.stages.items():
+        click.echo(f"{stage}: {facts['state']}, {facts['seconds']:.1f} s")
+    if not found.stages:
+        click.echo("not begun")
+    for line in found.log:
+        click.echo(f"  {line}")

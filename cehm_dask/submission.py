@@ -1,0 +1,178 @@
+"""Submit and leave: the driver of a run as a job of the cluster itself, and how it fares.
+
+Above the run, which the job does by the same command as a person would; so a job that was requeued or preempted goes
+on from its checkpoint. SLURM: all that the job needs and says lies in the run directory. Kubernetes: a manifest.
+"""
+
+import json
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cehm_dask.cluster import ClusterError
+from cehm_dask.cluster_config import Kubernetes, Slurm, read_config
+from cehm_dask.files import absolute, is_url, read_whole, write_whole
+from cehm_dask.machine import parse_bytes
+from cehm_dask.manifests import FILES_MOUNT, dask_job, scheduler_address
+from cehm_dask.recipe import Recipe
+from cehm_dask.run import Directory
+
+JOB = "job.json"
+JOB_LOG = "job.log"
+ENDED = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "gone")
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a run fares."""
+
+    directory: str
+    stages: dict[str, Any]
+    job: dict[str, Any] | None
+    """Kind, id and state of the job that was submitted for it."""
+    log: list[str]
+    """The last lines that the run wrote."""
+
+
+def submit(recipe: Recipe, spec: str, day: date) -> str:
+    """Hand a run to the queue of a SLURM cluster; returns the job's id.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    spec : str
+        A cluster file of kind slurm; the job's workers come from it too.
+    day : date
+        What ``{date}`` in paths stands for.
+    """
+    config = read_config(spec)
+    if not isinstance(config, Slurm):
+        raise ValueError(f"cluster file {spec}: kind {config.kind} cannot be submitted to; slurm and kubernetes can")
+    recipe = recipe.on(day.isoformat())
+    if is_url(recipe.output):
+        raise ValueError(f"output {recipe.output}: a SLURM job needs a run directory on a file system that nodes share")
+    directory = Directory(absolute(recipe.output).rstrip("/"))
+    directory.check()
+    before = _job(directory)
+    if before is not None and before["state"] not in ENDED:
+        raise ClusterError(
+            f"run {directory.url} has job {before['id']} ({before['state']}): wait for it, or 'scancel {before['id']}'"
+        )
+    Path(directory.url).mkdir(parents=True, exist_ok=True)
+    if directory.read() is None:
+        directory.write({"stages": {}})
+    home = config.model_copy(
+        update={"log_directory": Path(directory.path("logs")), "python": config.python or sys.executable}
+    )
+    _write_yaml(directory.path("recipe.yaml"), recipe.written())
+    _write_yaml(directory.path("cluster.yaml"), home.model_dump(mode="json", exclude_none=True))
+    write_whole(directory.path("job.sh"), _script(home, directory).encode())
+    job = _call("sbatch", "--parsable", directory.path("job.sh")).split(";")[0].strip()
+    submitted = datetime.now(UTC).isoformat(timespec="seconds")
+    write_whole(directory.path(JOB), json.dumps({"kind": "slurm", "id": job, "submitted": submitted}).encode())
+    return job
+
+
+def _write_yaml(path: str, content: Any) -> None:
+    write_whole(path, yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode())
+
+
+def _script(config: Slurm, directory: Directory) -> str:
+    """The driver's job: started again by the queue if its node fails or it is preempted."""
+    options = {
+        "job-name": f"cehm-{Path(directory.url).name}",
+        "output": directory.path(JOB_LOG),
+        "open-mode": "append",
+        "time": config.walltime,
+        "ntasks": 1,
+        "cpus-per-task": 1,
+        "mem": f"{-(-parse_bytes(config.memory) // 1024)}K",
+        "partition": config.queue,
+        "account": config.account,
+        # A minute before its time is over the run is told, notes where it is and takes its workers out of the queue.
+        "signal": "B:TERM@60",
+    }
+    command = [
+        *(str(config.python), "-m", "cehm_dask", "run", directory.path("recipe.yaml")),
+        *("--cluster", directory.path("cluster.yaml"), "--quiet"),
+    ]
+    lines = [
+        "#!/bin/bash",
+        *(f"#SBATCH --{name}={value}" for name, value in options.items() if value is not None),
+        "#SBATCH --requeue",
+        *(f"#SBATCH {directive}" for directive in config.directives),
+        *(f"export {name}={shlex.quote(value)}" for name, value in config.pinned.items()),
+        *config.prologue,
+        f"exec {shlex.join(command)}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _call(*command: str, text: str | None = None) -> str:
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120, check=False)
+    except FileNotFoundError as error:
+        raise ClusterError(f"{command[0]} is not here: use a machine where it is installed") from error
+    if done.returncode:
+        raise ClusterError(f"{' '.join(command)}: {' '.join(done.stderr.split())}")
+    return done.stdout
+
+
+def job_manifest(recipe: Recipe, config: Kubernetes, day: date) -> str:
+    """A DaskJob that does the run, with all it needs, as YAML."""
+    recipe = recipe.on(day.isoformat())
+    if not is_url(recipe.output) and not recipe.output.startswith(config.mount.rstrip("/") + "/"):
+        raise ValueError(f"output {recipe.output}: a pod keeps only what is in an object store or below {config.mount}")
+    name = f"{config.name}-{_slug(recipe.output)}"
+    reached = {"kind": "address", "address": scheduler_address(config, name), "workers": config.wanted}
+    files = {
+        "recipe.yaml": yaml.safe_dump(recipe.written(), sort_keys=False, allow_unicode=True),
+        "cluster.yaml": yaml.safe_dump({**reached, "wait_seconds": config.wait_seconds}, sort_keys=False),
+    }
+    command = ["cehm", "run", f"{FILES_MOUNT}/recipe.yaml", "--cluster", f"{FILES_MOUNT}/cluster.yaml", "--quiet"]
+    return yaml.safe_dump_all(dask_job(config, name, files, command), sort_keys=False, allow_unicode=True)
+
+
+def _slug(output: str) -> str:
+    """The last part of a path as Kubernetes allows it in names.
+
+    >>> _slug("s3://bucket/runs/2026-11-16_B/")
+    '2026-11-16-b'
+    """
+    last = output.rstrip("/").rsplit("/", 1)[-1].lower()
+    return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in last)[:20].strip("-") or "run"
+
+
+def apply(manifest: str) -> str:
+    """Hand a manifest to Kubernetes; returns what it says."""
+    return _call("kubectl", "apply", "-f", "-", text=manifest)
+
+
+def status(url: str, lines: int = 10) -> Status:
+    """State of a run directory and of the job submitted for it."""
+    directory = Directory(absolute(url).rstrip("/"))
+    state = directory.read()
+    if state is None:
+        raise ValueError(f"run {url}: no run directory (it has no run.json)")
+    log = read_whole(directory.path("run.log")) or read_whole(directory.path(JOB_LOG)) or b""
+    return Status(directory.url, state["stages"], _job(directory), log.decode(errors="replace").splitlines()[-lines:])
+
+
+def _job(directory: Directory) -> dict[str, Any] | None:
+    note = read_whole(directory.path(JOB))
+    if note is None:
+        return None
+    job: dict[str, Any] = json.loads(note)
+    try:
+        queued = _call("squeue", "--noheader", "--states=all", f"--jobs={int(job['id'])}", "--format=%T").strip()
+    except ClusterError as error:
+        if "Invalid job id" not in str(error):
+            raise
+        queued = ""
+    return {**job, "state": queued or "gone"}
