@@ -52,6 +52,9 @@ NO_WORKERS_SECONDS = 300
 
 BANDWIDTH_BYTES = 32 << 20
 
+_DOORS: list[Any] = []
+"""Clients of gateways, closed or not: one that is collected after it was closed complains on stderr."""
+
 
 class ClusterError(RuntimeError):
     """A cluster that cannot be reached, does not start, or cannot do the work asked of it."""
@@ -239,13 +242,23 @@ def _jobs(config: Jobs) -> Any:
 
 def _queue(cluster: Any, count: int) -> None:
     """Hand in jobs and hear at once if the queue refuses them, which ``scale`` would only log."""
+    from distributed.core import Status
+
     for _ in range(count):
         cluster.worker_spec.update(cluster.new_worker_spec())
 
     async def handed_in() -> None:
         await cluster
 
-    cluster.sync(handed_in)
+    try:
+        cluster.sync(handed_in)
+    except Exception:
+        # Closing the cluster would trip over jobs that never were.
+        for name, job in list(cluster.workers.items()):
+            if job.status == Status.created:
+                job.status = Status.closed
+                del cluster.workers[name]
+        raise
 
 
 def _kubernetes(config: Kubernetes) -> Any:
@@ -256,9 +269,12 @@ def _kubernetes(config: Kubernetes) -> Any:
     return operator.KubeCluster(custom_cluster_spec=manifest, namespace=config.namespace, quiet=True)
 
 
-def _gateway(config: Gateway) -> Any:
-    gateway = _need("dask_gateway", "gateway", config.kind).Gateway(address=config.address, auth=config.auth)
-    return gateway.new_cluster(shutdown_on_close=True, **config.options)
+@contextmanager
+def _gateway(config: Gateway) -> Iterator[Any]:
+    door = _need("dask_gateway", "gateway", config.kind).Gateway(address=config.address, auth=config.auth)
+    _DOORS.append(door)
+    with door, door.new_cluster(shutdown_on_close=True, **config.options) as cluster:
+        yield cluster
 
 
 def _need(module: str, extra: str, kind: str) -> Any:

@@ -34,7 +34,8 @@ ClusterName=cehm
 SlurmctldHost=$host(127.0.0.1)
 SlurmUser=root
 AuthType=auth/munge
-AuthInfo=socket=$folder/munge.sock
+# A requeued job waits for its credential to end, by default two minutes.
+AuthInfo=socket=$folder/munge.sock,cred_expire=5
 CredType=cred/munge
 # Loopback only.
 CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
@@ -54,7 +55,6 @@ ReturnToService=2
 KillWait=10
 MinJobAge=300
 SchedulerType=sched/backfill
-# Requeued jobs start at once, not after two minutes.
 SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=2
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory

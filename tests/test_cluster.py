@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import stat
 import subprocess
 import sys
@@ -67,6 +68,17 @@ def config_file(folder, **keys):
 
 def processes(folder, **keys):
     return config_file(folder, **{"kind": "processes", "workers": 1, "memory": "1GiB", **keys})
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def answers(port):
+    with socket.socket() as caller:
+        return caller.connect_ex(("127.0.0.1", port)) == 0
 
 
 def children():

@@ -1,7 +1,6 @@
 """A real dask-gateway-server on loopback."""
 
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -15,7 +14,7 @@ from cehm_dask import CEHM
 from cehm_dask.cluster_config import PINNED
 from cehm_dask.store import open_consensus
 from cehm_dask.synth import Synth
-from tests.test_cluster import cehm, config_file
+from tests.test_cluster import answers, cehm, config_file, free_port
 
 pytestmark = [pytest.mark.gateway, pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")]
 
@@ -30,12 +29,6 @@ c.ClusterConfig.worker_cores = 1
 c.ClusterConfig.worker_memory = "1 G"
 c.ClusterConfig.environment = {pinned}
 """
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +46,7 @@ def gateway(tmp_path_factory):
         server = subprocess.Popen([program, "-f", str(folder / "config.py")], stdout=log, stderr=log, cwd=folder)
     try:
         deadline = time.monotonic() + 60
-        while socket.socket().connect_ex(("127.0.0.1", port)):
+        while not answers(port):
             assert server.poll() is None, (folder / "log").read_text()
             assert time.monotonic() < deadline
             time.sleep(0.1)

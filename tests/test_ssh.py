@@ -3,7 +3,6 @@
 import getpass
 import os
 import shutil
-import socket
 import subprocess
 import time
 import uuid
@@ -17,7 +16,7 @@ from cehm_dask import CEHM
 from cehm_dask.cluster import connect
 from cehm_dask.store import open_consensus
 from cehm_dask.synth import Synth
-from tests.test_cluster import cehm, config_file
+from tests.test_cluster import answers, cehm, config_file, free_port
 
 pytestmark = [pytest.mark.ssh, pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")]
 
@@ -36,9 +35,7 @@ def sshd(tmp_path_factory):
     for name in ("host", "user", "stranger"):
         command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name]
         subprocess.run(command, check=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     kind, key, *_ = (folder / "host.pub").read_text().split()
     (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {kind} {key}\n")
     shutil.copy(folder / "user.pub", folder / "authorized")
@@ -58,7 +55,7 @@ def sshd(tmp_path_factory):
     server = subprocess.Popen([SSHD, "-D", "-e", "-f", folder / "sshd_config"], stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 30
-        while socket.socket().connect_ex(("127.0.0.1", port)):
+        while not answers(port):
             assert time.monotonic() < deadline
             time.sleep(0.1)
         yield port, folder
