@@ -21,6 +21,9 @@ BLOCK_ROWS = 1 << 18
 WHOLE = r"0|-?[1-9][0-9]{0,17}"
 """Text that is a number and nothing else; 007 is not."""
 
+OWN_NAMES = ("label", "margin")
+"""Columns of a result; ids of such a name get another."""
+
 
 @dataclass(frozen=True, eq=False)
 class RowIds:
@@ -52,7 +55,11 @@ def column_ids(path: str, column: str) -> RowIds:
             for batch in pq.ParquetFile(part).iter_batches(BLOCK_ROWS, columns=[column]):
                 yield batch.column(0)
 
-    return RowIds(column, blocks)
+    return RowIds(_id_name(column), blocks)
+
+
+def _id_name(column: str) -> str:
+    return f"{column}_id" if column in OWN_NAMES else column
 
 
 def _from_csv(path: Path, column: str) -> RowIds:
@@ -67,7 +74,7 @@ def _from_csv(path: Path, column: str) -> RowIds:
                 yield part[column]
 
     numbers = all(bool(part.str.fullmatch(WHOLE).all()) for part in texts())
-    return RowIds(column, lambda: (part.astype(np.int64) if numbers else part for part in texts()))
+    return RowIds(_id_name(column), lambda: (part.astype(np.int64) if numbers else part for part in texts()))
 
 
 def check_path(path: Path, *, overwrite: bool) -> None:

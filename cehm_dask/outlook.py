@@ -1,6 +1,6 @@
 """What a run will cost, before anything runs: stages, sweeps, bytes, memory by named term, seconds.
 
-Above the run, for ``cehm plan``. Sweeps, bytes and memory are the arithmetic that the stages themselves are held to;
+Beside the run, for ``cehm plan``. Sweeps, bytes and memory are the arithmetic that the stages themselves are held to;
 what does not fit is refused here with the same words. Seconds are an estimate: the kernels and one fit are timed
 for a moment on this machine, on made-up labels and the first rows of the features, and scaled up.
 """
@@ -17,12 +17,12 @@ from cehm_dask.base_labels import FULL_FIT_ROWS, Labeller, Linear, MemberPlan, f
 from cehm_dask.consensus import ConsensusWarning
 from cehm_dask.features import BLOCK_ROWS, Features, Scaling
 from cehm_dask.ingest import open_table, survey
+from cehm_dask.inputs import budget_for, is_ensemble, left_out, members_of, open_features, shape_of
 from cehm_dask.job import Where, cluster
 from cehm_dask.labels import as_labels
 from cehm_dask.machine import Machine, this_machine
 from cehm_dask.plan import Params, Shape, expected_sweeps, generation_terms, threads_for_generation
 from cehm_dask.recipe import Recipe
-from cehm_dask.run import budget_for, is_ensemble, left_out, members_of, open_features, shape_of
 from cehm_dask.synth import Synth
 
 TRIAL_ROWS = 1 << 17

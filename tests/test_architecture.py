@@ -31,6 +31,7 @@ LAYERS = [
     {"report.figures", "report.findings", "report.picture"},
     {"report.page"},
     {"report", "report.browser"},
+    {"inputs"},
     {"run"},
     {"outlook", "submission"},
     {"display"},

@@ -164,6 +164,13 @@ def test_run__several_k(folder):
     assert result.summary()["k"] in (2, 3, 4)
 
 
+def test_run__a_cluster_gives_the_same_labels(folder, two_processes):
+    address = two_processes.scheduler.address
+    stages = again(f"features={{path: {folder}/iris.csv, id: flower}}", "output=new", cluster=address)
+    assert stages["consensus"] == stages["evaluate"] == "done"
+    np.testing.assert_array_equal(labels_in("new"), labels_in("out"))
+
+
 def test_run__until_a_stage_and_then_the_rest(folder):
     assert again("output=new", until="ensemble") == {"ensemble": "done"}
     assert not Path("new/consensus.zarr").exists()
@@ -484,6 +491,17 @@ def test_export__ids_come_out_as_they_went_in(tmp_path, monkeypatch, suffix, ids
             assert table["name"].tolist() == ids
         assert table["label"].tolist() == [2, 0, 1]
         assert table["margin"].tolist() == [0.5, 0.25, 1.0]
+
+
+@pytest.mark.parametrize("name", ["label", "margin"])
+def test_export__ids_named_like_a_result_get_another_name(tmp_path, name):
+    pd.DataFrame({name: ["a", "b"]}).to_parquet(tmp_path / "in.parquet")
+    ids = export.column_ids(str(tmp_path / "in.parquet"), name)
+    for out in (tmp_path / "out.csv", tmp_path / "out.parquet"):
+        export.write(out, np.array([1, 0], np.int16), np.zeros(2), ids)
+        table = pd.read_csv(out) if out.suffix == ".csv" else pd.read_parquet(out)
+        assert list(table.columns) == [f"{name}_id", "label", "margin"]
+        assert table[f"{name}_id"].tolist() == ["a", "b"]
 
 
 def test_export__fewer_ids_than_rows_are_refused_and_nothing_is_left(tmp_path):
