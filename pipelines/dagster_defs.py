@@ -18,7 +18,7 @@ import dagster as dg
 FOLDER = Path(os.environ.get("CEHM_PIPELINES", Path(__file__).parent))
 HOPELESS = {2: "the recipe or its input is wrong", 3: "it does not fit the memory allowed"}
 
-days = dg.DailyPartitionsDefinition(start_date="2026-01-01", end_offset=1)
+days = dg.DailyPartitionsDefinition(start_date="2026-01-01")
 again = dg.RetryPolicy(max_retries=3, delay=15)
 
 

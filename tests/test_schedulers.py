@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
 
 PIPELINES = Path(__file__).parent.parent / "pipelines"
 COMMAND = Path(sys.executable).parent / "cehm"
-DAY = "2026-11-16"
+DAY = "2026-11-14"
 SETTINGS = ["ensemble.members=6", "ensemble.k_max=30", "consensus.k=10", "consensus.restarts=2"]
 ROWS = 300_000
 
@@ -137,7 +137,7 @@ if __name__ == "__main__":
     first, metadata = go()
     retried = sum(e.event_type_value == "STEP_RESTARTED" for e in first.all_events)
     second, again = go()
-    when = datetime.datetime(2026, 11, 17, 3, tzinfo=datetime.timezone.utc)
+    when = datetime.datetime(2026, 11, 15, 3, tzinfo=datetime.timezone.utc)
     schedule = d.defs.resolve_schedule_def(d.every_morning.name)
     tick = schedule.evaluate_tick(dg.build_schedule_context(scheduled_execution_time=when))
     print(json.dumps({{
