@@ -162,6 +162,26 @@ def test_runner_up__is_as_far_behind_as_the_margin_says(made, tmp_path, variant)
     assert second.tolist() == membership.argmax(axis=1).tolist()
 
 
+@pytest.mark.parametrize("variant", ["released", "printed"])
+def test_margins__lie_between_0_and_1_whatever_the_variant(made, tmp_path, variant):
+    url = str(tmp_path / "consensus.zarr")
+    model = CEHM(5, random_state=0, variant=variant).fit(str(made / "ensemble.zarr"), output=url)
+    labels, margin = model.labels_[:], model.margin_[:]
+    if variant == "printed":
+        assert margin.max() > 2
+        margin = margin / margin.max()
+    seen = look(open_consensus(url), np.arange(400))
+    np.testing.assert_allclose(seen.margin, margin, rtol=1e-6)
+    spoken = labels >= 0
+    assert seen.mean_margin == pytest.approx(margin[spoken].mean())
+    for cluster in range(5):
+        own = margin[spoken & (labels == cluster)]
+        assert seen.cluster_margin[cluster] == pytest.approx(own.mean())
+        near = np.histogram(own, 50, (0, 1))[0]
+        assert np.abs(near - seen.histogram[cluster]).sum() <= 4  # a margin on an edge may fall to either side
+    compose(url)
+
+
 def test_moves__are_recorded_round_by_round(made, tmp_path):
     events = []
     url = str(tmp_path / "consensus.zarr")
@@ -314,14 +334,12 @@ def huge(made, tmp_path):
     n = 60_000
     counts = rng.integers(0, 3, (edges, k))
     labels = rng.integers(0, k, n).astype(np.int16)
-    histogram = rng.integers(0, 5, (k, 50))
     agreement = rng.random((members, members))
     for name, values in {
         "labels": labels,
         "margin": rng.random(n).astype(np.float32),
         "counts": counts,
         "sizes": np.bincount(labels, minlength=k),
-        "margin_histogram": histogram,
         "member_agreement": (agreement + agreement.T) / 2,
         "hyperedge_member": np.sort(rng.integers(0, members, edges)),
         "medoids": rng.integers(0, edges, k),

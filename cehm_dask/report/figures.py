@@ -95,7 +95,7 @@ def ridges(clusters: Sequence[Cluster]) -> Markup:
             f"L{number(frame.x(x))} {number(base - h)}" for x, h in zip(middles, heights.tolist(), strict=True)
         )
         mean = float((cluster.histogram * middles).sum() / max(1, cluster.histogram.sum()))
-        says = f"cluster {cluster.name}: mean margin about {mean:.2f}, {cluster.size:,} samples"
+        says = f"cluster {cluster.name}: margin about {mean:.2f} on average, {cluster.size:,} samples"
         ends = f"M{number(frame.left)} {number(base)}", f"L{number(frame.right)} {number(base)}Z"
         drawing.path(f"{ends[0]} {line} {ends[1]}", f"ridge {cluster.style}", says)
         drawing.text(frame.left - 6, base, cluster.name, anchor="end")

@@ -22,6 +22,8 @@ from cehm_dask.store import Ensemble, StoredConsensus, open_consensus
 LEAST_CERTAIN = 50
 MOST_POINTS = 3000
 SWEEP_ROWS = 1 << 20
+BINS = 50
+"""Of the histograms of the margin."""
 OUTLYING_MADS = 3.0
 OUTLYING_AT_LEAST = 0.02
 """A member is outlying if its mean NMI with the others lies so many (scaled) median absolute deviations, and at least
@@ -41,6 +43,21 @@ class Seen:
     doubtful_labels: NDArray[np.int64]
     doubtful_margin: NDArray[np.float64]
     mean_margin: float
+    cluster_margin: NDArray[np.float64]
+    """Mean margin in each cluster."""
+    histogram: NDArray[np.int64]
+    """Margins in each cluster, in equal bins from 0 to 1."""
+    unit: float
+    """What a margin of 1 stands for, in the units of the store."""
+
+
+def unit_of(store: StoredConsensus) -> float:
+    """What margins are shares of: where belonging is a share, of all members; where it is a count, of the largest."""
+    if store.facts["identity"]["belonging"] == "share":
+        return 1.0
+    margin = store.array("margin")
+    starts = range(0, margin.shape[0], SWEEP_ROWS)
+    return max(float(np.max(margin[start : start + SWEEP_ROWS])) for start in starts) or 1.0
 
 
 def sampled_places(store: StoredConsensus) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -62,21 +79,24 @@ def _thinned(count: int, most: int) -> NDArray[np.int64]:
 
 
 def look(store: StoredConsensus, rows: NDArray[np.int64]) -> Seen:
-    """One sweep over labels and margins."""
-    labels, margin = store.array("labels"), store.array("margin")
+    """One sweep over labels and margins; one more before it if the unit of the margins has to be found."""
+    labels, margin, k, unit = store.array("labels"), store.array("margin"), store.facts["n_clusters"], unit_of(store)
     n, chunk = labels.shape[0], labels.chunks[0]
     step = max(chunk, SWEEP_ROWS // chunk * chunk)
     found_labels, found_margin = np.empty(len(rows), np.int64), np.empty(len(rows))
     doubt = np.empty(0, [("margin", np.float32), ("row", np.int64), ("label", np.int64)])
-    total, spoken_count = 0.0, 0
+    total, histogram = np.zeros(k), np.zeros((k, BINS), np.int64)
     for start in range(0, n, step):
-        own_labels, own_margin = np.asarray(labels[start : start + step]), np.asarray(margin[start : start + step])
+        own_labels = np.asarray(labels[start : start + step])
+        own_margin = np.asarray(margin[start : start + step]) / np.float32(unit)
         first, last = np.searchsorted(rows, [start, start + len(own_labels)])
         places = rows[first:last] - start
         found_labels[first:last], found_margin[first:last] = own_labels[places], own_margin[places]
         spoken = np.flatnonzero(own_labels >= 0)
-        total += float(own_margin[spoken].sum(dtype=np.float64))
-        spoken_count += len(spoken)
+        own = own_labels[spoken].astype(np.int64)
+        total += np.bincount(own, weights=own_margin[spoken], minlength=k)
+        bins = np.clip((own_margin[spoken] * BINS).astype(np.int64), 0, BINS - 1)
+        histogram += np.bincount(own * BINS + bins, minlength=k * BINS).reshape(k, BINS)
         if len(spoken) > LEAST_CERTAIN:
             limit = np.partition(own_margin[spoken], LEAST_CERTAIN)[LEAST_CERTAIN]
             under = spoken[own_margin[spoken] < limit]
@@ -93,7 +113,10 @@ def look(store: StoredConsensus, rows: NDArray[np.int64]) -> Seen:
         doubt["row"],
         doubt["label"],
         doubt["margin"].astype(np.float64),
-        total / max(1, spoken_count),
+        float(total.sum() / max(1, histogram.sum())),
+        total / np.maximum(1, histogram.sum(axis=1)),
+        histogram,
+        unit,
     )
 
 
@@ -161,7 +184,7 @@ def quantiles(histogram: NDArray[np.int64], shares: Sequence[float]) -> list[flo
 def open_finished(url: str) -> StoredConsensus:
     """A finished consensus, with what reports need."""
     store = open_consensus(url)
-    needed = ("labels", "margin", "counts", "sizes", "margin_histogram", "member_agreement", "hyperedge_member")
+    needed = ("labels", "margin", "counts", "sizes", "member_agreement", "hyperedge_member")
     missing = [name for name in needed if name not in store]
     if missing:
         raise StoreError(f"store {url}: lacks {', '.join(missing)}; make it anew with 'cehm consensus'")

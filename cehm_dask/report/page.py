@@ -112,15 +112,15 @@ def compose(
     plane = plane_of(rows, facts["n_samples"], coordinates=coordinates, features=features, labels=labels)
     seen, members = look(store, rows), members_of(store)
     names = {} if row_ids is None else names_of(row_ids, np.concatenate([rows, seen.doubtful]), facts["n_samples"])
-    sizes, histogram, counts = (np.asarray(store.array(own)[...]) for own in ("sizes", "margin_histogram", "counts"))
+    sizes, counts = (np.asarray(store.array(own)[...]) for own in ("sizes", "counts"))
     classes = colour_classes(sizes)
-    clusters = figures.clusters_of(sizes, histogram, classes)
+    clusters = figures.clusters_of(sizes, seen.histogram, classes)
     found_map = figures.hyperedge_map(counts)
     source = labels.source if labels is not None and isinstance(labels.source, Ensemble) else None
     drawn = {
         "sizes": figures.sizes(clusters),
         "ridges": figures.ridges(clusters),
-        "confidence": figures.confidence(histogram),
+        "confidence": figures.confidence(seen.histogram),
         "growth": figures.growth(facts["growth"], facts["n_samples"] - facts["n_silent"]),
         "map": figures.map_figure(found_map, classes),
         "seconds": figures.seconds(facts["seconds"]),
@@ -148,8 +148,9 @@ def compose(
         "notes": _notes(facts, members),
         "picture": picture,
         "clusters": clusters,
-        "confidence_words": _confidence_words(histogram, seen),
-        **_cluster_table(store, sizes, histogram, classes, members),
+        "margin_words": _margin_words(seen),
+        "confidence_words": _confidence_words(seen),
+        **_cluster_table(store, sizes, seen, classes, members),
         **_doubtful(store, labels, seen, names, classes),
         **_rounds(facts),
         **_members(members, source, scores),
@@ -218,7 +219,7 @@ def _tiles(facts: Context, seen: Seen, scores: Mapping[str, Any] | None) -> list
         _tile("members", f"{facts['n_members']:,}"),
         _tile("clusters", f"{facts['n_clusters_found']:,}", f"of k = {facts['n_clusters']:,} asked for"),
         _tile("agreement", f"{facts['agreement']:.3f}", "mean NMI with the members"),
-        _tile("margin", f"{seen.mean_margin:.3f}", "mean over the samples; 1 is unanimous"),
+        _tile("margin", f"{seen.mean_margin:.3f}", "mean of the samples"),
     ]
     if scores is not None and "scores" in scores:
         tiles += [_tile(SCORES[key], f"{scores['scores'][key]:.3f}", "against the truth") for key in ("nmi", "ari")]
@@ -256,25 +257,31 @@ def _notes(facts: Context, members: Members) -> list[str]:
     return notes
 
 
-def _confidence_words(histogram: NDArray[np.int64], seen: Seen) -> str:
-    low, middle = quantiles(histogram, [0.05, 0.5])
+def _confidence_words(seen: Seen) -> str:
+    low, middle = quantiles(seen.histogram, [0.05, 0.5])
     return (
         f"Half of the samples lead with a margin of {middle:.2f} or more, on average it is {seen.mean_margin:.3f}; "
         f"one sample in twenty stays below {low:.2f}."
     )
 
 
+def _margin_words(seen: Seen) -> str:
+    words = "The margin is how far a sample’s cluster leads the runner-up, "
+    if seen.unit == 1.0:
+        return words + "as a share of what the members could give: 0 a tie, 1 unanimous."
+    return words + f"as a share of the largest lead found ({seen.unit:,.6g} of the counts in Eq. 5, a member): 0 a tie."
+
+
 def _cluster_table(
     store: StoredConsensus,
     sizes: NDArray[np.int64],
-    histogram: NDArray[np.int64],
+    seen: Seen,
     classes: Sequence[str],
     members: Members,
 ) -> Context:
     medoids = optional(store, "medoids")
     owner = np.asarray(store.array("hyperedge_member")[...])
     edge_sizes = np.asarray(store.array("counts")[...]).sum(axis=1)
-    middles = (np.arange(histogram.shape[1]) + 0.5) / histogram.shape[1]
     order = np.argsort(-sizes, kind="stable").tolist()
     rows = []
     for cluster in order[:MOST_TABLE_ROWS]:
@@ -292,7 +299,7 @@ def _cluster_table(
                 "style": classes[cluster],
                 "size": int(sizes[cluster]),
                 "share": float(sizes[cluster] / max(1, sizes.sum())),
-                "margin": float((histogram[cluster] * middles).sum() / max(1, sizes[cluster])),
+                "margin": float(seen.cluster_margin[cluster]),
                 "medoid": grew,
             }
         )
