@@ -28,6 +28,7 @@ class Cluster:
     style: str
     size: int
     histogram: NDArray[np.int64]
+    several: bool = False
 
 
 def clusters_of(sizes: NDArray[np.int64], histogram: NDArray[np.int64], classes: Sequence[str]) -> list[Cluster]:
@@ -37,7 +38,8 @@ def clusters_of(sizes: NDArray[np.int64], histogram: NDArray[np.int64], classes:
     rows = [Cluster(str(e), classes[e], int(sizes[e]), histogram[e]) for e in shown]
     others = order[len(shown) :]
     if others:
-        rows.append(Cluster(f"{len(others):,} more", "rest", int(sizes[others].sum()), histogram[others].sum(axis=0)))
+        together = int(sizes[others].sum()), histogram[others].sum(axis=0)
+        rows.append(Cluster(f"{len(others):,} more", "rest", *together, several=True))
     return rows
 
 
@@ -47,13 +49,15 @@ def sizes(clusters: Sequence[Cluster]) -> Markup:
     drawing = Drawing(len(clusters) * row + 6, "Samples in each cluster")
     total = sum(cluster.size for cluster in clusters)
     left, right = 58.0, WIDTH - 92.0
-    largest = max((cluster.size for cluster in clusters), default=1)
+    largest = max((cluster.size for cluster in clusters if not cluster.several), default=1)
     for place, cluster in enumerate(clusters):
         y = place * row + 3
         says = f"cluster {cluster.name}: {cluster.size:,} samples, {cluster.size / total:.2%}"
         drawing.text(left - 6, y + 12, cluster.name, anchor="end")
-        drawing.rect(left, y + 2, max(1.0, (right - left) * cluster.size / largest), row - 5, cluster.style, says)
-        length = (right - left) * cluster.size / largest
+        # Several together have no bar: it would be longer than all the others.
+        length = 0.0 if cluster.several else (right - left) * cluster.size / largest
+        if length:
+            drawing.rect(left, y + 2, max(1.0, length), row - 5, cluster.style, says)
         drawing.text(left + length + 6, y + 12, f"{cluster.size:,} ({cluster.size / total:.1%})", style="value")
     return drawing.svg()
 
@@ -109,7 +113,10 @@ def _bars(
     """One bar a round, counted from the first."""
     drawing = Drawing(190, about)
     frame = Frame(drawing, (0, max(1, len(values))), (0, top or 1.0))
-    frame.y_axis(ticks(0, top), None if first > 1 else [f"{t:.0%}" for t in ticks(0, top)])
+    if first == 1:
+        frame.y_axis(ticks(0, top), [f"{t:.0%}" for t in ticks(0, top)])
+    else:
+        frame.y_axis([t for t in ticks(0, top) if float(t).is_integer()])
     gap = 0.15 if len(values) <= 60 else 0.0
     for place, (value, text, style) in enumerate(zip(values, says, styles, strict=True)):
         x, y = frame.x(place + gap), frame.y(value)
@@ -165,7 +172,7 @@ def loss(losses: Sequence[float]) -> Markup:
 
 def cells(table: NDArray[np.float64], x: float, y: float, width: float, height: float) -> dict[int, str]:
     """Paths of a heat map's cells by level, 1 to LEVELS; equal neighbours in a column make one cell."""
-    level = np.ceil(np.clip(table, 0, 1) * LEVELS - 1e-9).astype(int)
+    level = np.round(np.clip(table, 0, 1) * LEVELS).astype(int)
     columns = level.shape[1]
     paths: dict[int, list[str]] = {}
     for column in range(columns):
@@ -334,6 +341,7 @@ def seconds(parts: dict[str, float]) -> Markup:
 
 SIDE = 400.0
 """Of the picture of the samples, in units."""
+BORDER = 5.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -346,12 +354,18 @@ class Points:
 
 
 def place_points(coordinates: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Coordinates → units; both axes on one scale, and a far outlier must not squeeze all others together."""
-    low, high = np.percentile(coordinates, [0.5, 99.5], axis=0)
+    """Coordinates → units, on one scale; far outliers stand on the border and do not squeeze the others together."""
+    low, high = np.percentile(coordinates, [0.1, 99.9], axis=0)
     middle, span = (low + high) / 2, float((high - low).max()) or 1.0
     placed = (np.asarray(coordinates, np.float64) - middle) / span * (SIDE - 40) + SIDE / 2
-    placed = np.clip(placed, 5, SIDE - 5)
+    placed = np.clip(placed, BORDER, SIDE - BORDER)
     return placed[:, 0], SIDE - placed[:, 1]
+
+
+def on_border(points: Points) -> bool:
+    """Whether some points would lie outside."""
+    both = np.concatenate([points.x, points.y])
+    return bool(both.min() <= BORDER or both.max() >= SIDE - BORDER)
 
 
 def picture(points: Points, labels: NDArray[np.int64], margin: NDArray[np.float64], classes: Sequence[str]) -> Markup:

@@ -376,7 +376,8 @@ def _members(members: Members, ensemble: Ensemble | None, scores: Mapping[str, A
     low, high = int(members.clusters.min()), int(members.clusters.max())
     span = f"{low}" if low == high else f"{low} to {high}"
     edges = _count(int(members.clusters.sum()), "hyperedge")
-    words = f"{_count(len(members.names), 'member')} with {span} clusters each, {edges} in all."
+    words = f"{_count(len(members.names), 'member')} with {span} clusters{' each' if len(members.names) > 1 else ''}, "
+    words += f"{edges} in all."
     if len(members.names) > 1:
         words += f" Two of them agree with a mean NMI of {_between(members):.3f}."
     left = len(members.names) - len(members.shown)
@@ -429,14 +430,21 @@ def _choice(facts: Context, drawn: dict[str, Markup]) -> Context | None:
     chosen = facts.get("choice", {})
     words = f"{_count(len(ks), 'value')} of k were run side by side; k = {facts['n_clusters']} was taken."
     if chosen:
-        words += f" {'' if chosen['clear'] else 'There is no clear k. '}{chosen['reason']}"
+        words += f" {'' if chosen['clear'] else 'There is no clear k. '}{_sentence(chosen['reason'])}"
     keys = ["n_clusters", *names, "loss"]
     if any(own.get("n_clusters_found", own["n_clusters"]) < own["n_clusters"] for own in scan):
         keys.insert(1, "n_clusters_found")
     columns = [{"n_clusters": "k", "n_clusters_found": "found"}.get(key, key) for key in keys]
-    rows = [[_cell(own.get(key)) for key in keys] for own in scan]
+    rows = [
+        {"chosen": own["n_clusters"] == facts["n_clusters"], "cells": [_cell(own.get(key)) for key in keys]}
+        for own in scan
+    ]
     drawn["choice"] = figures.choice(ks, series, facts["n_clusters"])
     return {"words": words, "columns": columns, "rows": rows}
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 def _cell(value: Any) -> str:
@@ -464,7 +472,8 @@ def _contingency(scores: Mapping[str, Any], styles: Sequence[str]) -> Context:
     if "contingency" not in scores:
         return {"columns": [], "rows": []}
     table, names = np.asarray(scores["contingency"], np.int64).T, [str(name) for name in scores["classes"]]
-    clusters = np.argsort(-table.sum(axis=0), kind="stable")[:MOST_CLASSES]
+    filled = int(np.count_nonzero(table.sum(axis=0)))
+    clusters = np.argsort(-table.sum(axis=0), kind="stable")[: min(filled, MOST_CLASSES)]
     largest = np.argsort(-table.sum(axis=1), kind="stable")[:MOST_CLASSES]
     order = largest[np.argsort(table[np.ix_(largest, clusters)].argmax(axis=1), kind="stable")]
     rows = []
@@ -476,9 +485,7 @@ def _contingency(scores: Mapping[str, Any], styles: Sequence[str]) -> Context:
         rows.append({"name": _shortened(names[place], 40), "cells": cells})
     columns = [{"name": int(cluster), "style": styles[cluster]} for cluster in clusters.tolist()]
     left = [
-        f"{n} {what}"
-        for n, what in ((len(names) - len(order), "classes"), (table.shape[1] - len(clusters), "clusters"))
-        if n
+        f"{n} {what}" for n, what in ((len(names) - len(order), "classes"), (filled - len(clusters), "clusters")) if n
     ]
     about = f" The smallest {' and '.join(left)} are left out." if left else ""
     return {"columns": columns, "rows": rows, "table_words": f"Samples of each class in each cluster.{about}"}
@@ -523,7 +530,8 @@ def _picture(
         for stage in _few(stages, MULTIPLES)
     ]
     names_only = [stage["name"] for stage in stages]
-    return {"caption": f"{which}, placed by {plane.axes}.", "stages": names_only, "multiples": small}
+    far = " Far ones stand on the border." if figures.on_border(points) else ""
+    return {"caption": f"{which}, placed by {plane.axes}.{far}", "stages": names_only, "multiples": small}
 
 
 def _says(seen: Seen, names: Mapping[int, str]) -> list[str]:
