@@ -40,11 +40,11 @@ FEWEST_MEMBERS = 0.2
 MOST_JUDGED = 64
 """Numbers of clusters beyond this are not judged: the eigenvalues would cost more than the consensus."""
 
-WIDE_GAP = 0.1
-"""Least distance between the eigenvalues k and k + 1: k-means on uniform noise stayed below it."""
+LONG_STAY = 2.2
+"""Least ratio of 1.05 - eigenvalue across the gap: the walk stays so much longer in a cluster than in parts of one.
 
-LONG_STAY = 2.0
-"""Least ratio of 1.05 - eigenvalue across the gap: a walk stays so much longer in a cluster than in parts of one."""
+Chosen on 99 ensembles of blobs and 181 of noise, none of them in the tests: noise, round or long, stayed below 2.1.
+"""
 
 NEXT_GAP = 1.25
 """Least ratio of the widest gap to the next."""
@@ -145,7 +145,7 @@ def _unclear(found: Sequence[Gap], ks: Iterable[int]) -> tuple[str, Gap | None]:
     ranked = sorted(found, key=lambda gap: -gap.width)
     widest = ranked[0]
     k = widest.n_clusters
-    if widest.width < WIDE_GAP or widest.stay < LONG_STAY:
+    if widest.stay < LONG_STAY:
         return (
             f"the eigenvalues of the walk on hyperedges fall evenly (widest gap {widest.width:.3f}, at k={k})",
             widest,

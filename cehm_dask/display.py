@@ -315,6 +315,7 @@ def describe(console: Console, url: str) -> None:
             "consensus": url,
             "samples": f"{facts['n_samples']:,}",
             "clusters": f"{facts['n_clusters_found']} of {facts['n_clusters']}",
+            "choice of k": facts["choice"]["reason"],
             "agreement": f"{facts['agreement']:.4f} (mean NMI with the members)",
             "rounds": f"{facts['rounds']}, in {facts['sweeps']} sweeps",
             "seconds": ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in facts["seconds"].items()),
