@@ -31,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
 @pytest.fixture(scope="module")
 def three():
     """Members of three clusters that everybody sees."""
-    return members_of(blobs(k=3, d=5, n=600, apart=8.0, sizes=1000.0, seed=77))
+    return members_of(blobs(k=3, d=5, n=600, apart=8.0, sizes=1000.0, seed=77), fewest=2)
 
 
 # --- the recommendation ------------------------------------------------------------------------------------------
