@@ -100,8 +100,8 @@ def connect(spec: str | None) -> Iterator[Any]:
             yield client
         except KilledWorker as error:
             raise ClusterError(
-                f"a task lost its worker {error.allowed_failures + 1} times ({error.last_worker}), most likely for "
-                "want of memory: give workers more, or lower --memory; the same command goes on from here"
+                f"a task lost its worker {error.allowed_failures + 1} times ({error.last_worker.address}), most likely "
+                "for want of memory: give workers more, or lower --memory; the same command goes on from here"
             ) from error
         except (FutureCancelledError, CommClosedError, NoValidWorkerError, NoWorkerError, TimeoutError) as error:
             raise ClusterError(f"the cluster was lost: {error}; the same command goes on from here") from error
