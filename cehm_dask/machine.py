@@ -84,3 +84,8 @@ def peak_bytes() -> int:
     """Largest resident memory that this process has had."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+
+
+def forget_peak() -> None:
+    """Let :func:`peak_bytes` count from now on."""
+    Path("/proc/self/clear_refs").write_text("5")

@@ -311,7 +311,7 @@ def _from_csv(path: Path, column: str | None) -> Truth:
     return ArrayTruth(found, np.array([text for text, number in number_of.items() if number >= 0], np.str_))
 
 
-def _encoded(classes: Any, first_row: int) -> tuple[NDArray[np.str_], NDArray[np.int64]]:
+def encoded(classes: Any, first_row: int) -> tuple[NDArray[np.str_], NDArray[np.int64]]:
     """Names of the classes in a block of rows, and each row's place among them (-1 = not known)."""
     import pandas as pd
 
@@ -363,7 +363,7 @@ def _count(run: Run, url: str, truth: Truth) -> Tally:
 
 
 def _count_block(run: Run, start: int, codes: Codes, classes: Any, margins: Any) -> Tally:
-    names, found = _encoded(classes, start)
+    names, found = encoded(classes, start)
     order = np.argsort(names)
     found = np.append(np.argsort(order), -1)[found]
     if len(names) > MAX_CLUSTERS:

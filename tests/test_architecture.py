@@ -25,18 +25,28 @@ LAYERS = [
     {"rivals.pta", "rivals.ptgp", "rivals.drec", "rivals.ec_cms", "rivals.eac", "rivals.cspa", "rivals.mcla"},
     {"rivals"},
     {"estimator", "export", "recipe", "scoring"},
-    {"cluster_ensemble", "report.drawing", "reproduce"},
+    {"cluster_ensemble", "report.drawing", "reproduce", "compare"},
     {"prediction"},
     {"paper_figures"},
     {"report.figures", "report.findings", "report.picture"},
     {"report.page"},
     {"report", "report.browser"},
+    {"report.comparison"},
     {"inputs"},
     {"run"},
     {"outlook", "submission"},
     {"display"},
     {"cli.explain"},
-    {"cli.data", "cli.consensus", "cli.evaluate", "cli.report", "cli.reproduce", "cli.cluster", "cli.run"},
+    {
+        "cli.data",
+        "cli.consensus",
+        "cli.evaluate",
+        "cli.report",
+        "cli.reproduce",
+        "cli.cluster",
+        "cli.run",
+        "cli.compare",
+    },
     {"cli"},
     {"__main__"},
 ]
@@ -51,6 +61,7 @@ HOMES = {
     "dask_ml": {"base_labels", "report.picture"},
     "matplotlib": {"paper_figures"},
     "pymetis": {"rivals.metis"},
+    "scikit_posthocs": {"compare"},
 }
 
 # Names that say where code was put, not what it is for.

@@ -11,7 +11,7 @@ import logging
 import click
 
 from cehm_dask import __version__
-from cehm_dask.cli import cluster, consensus, data, evaluate, report, reproduce, run
+from cehm_dask.cli import cluster, compare, consensus, data, evaluate, report, reproduce, run
 from cehm_dask.cli.explain import JsonLines
 
 
@@ -51,6 +51,7 @@ for _command in (
     run.demo,
     report.report,
     reproduce.reproduce,
+    compare.compare,
     evaluate.evaluate,
     evaluate.predict,
     cluster.cluster,

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask.job import Where
+from cehm_dask.job import Where, machine_of
 from cehm_dask.labels import Labels
 from cehm_dask.plan import BudgetError, Params, check_fit, format_bytes
-from cehm_dask.rivals.rows import Floats, Found, machine_of
+from cehm_dask.rivals.rows import Floats, Found
 
 
 @dataclass(frozen=True, eq=False)

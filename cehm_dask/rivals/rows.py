@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from cehm_dask import kernels
 from cehm_dask.engine import Engine, Run
 from cehm_dask.intersections import Hyperedges, hyperedges_of, intersections
-from cehm_dask.job import Where
+from cehm_dask.job import Where, machine_of
 from cehm_dask.labels import Codes, Labels
-from cehm_dask.machine import Machine, cluster_machine, this_machine
 from cehm_dask.plan import Budget, BudgetError, Params, check_fit, format_bytes, make_budget
 
 Floats = NDArray[np.float64]
@@ -28,13 +27,6 @@ Pieces = Callable[..., Iterator[tuple[int, Found]]]
 
 WEIGHT = 1 << 30
 """Weights of rows are counted in units of 1/WEIGHT: whole numbers, which add up the same in any order."""
-
-
-def machine_of(where: Where) -> Machine:
-    """Who works, and with how many bytes."""
-    if where.client is None:
-        return this_machine(where.memory, where.threads)
-    return cluster_machine(where.client, where.memory)
 
 
 def settle(labels: Labels, n_clusters: int, where: Where, *, kept: int, scratch: int, tables: int) -> Budget:

@@ -1,0 +1,179 @@
+"""``cehm compare``: CEHM and its rivals side by side."""
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+
+from cehm_dask.cli.explain import explained
+
+WIDE = 160
+"""Columns of a table that goes to a file or a pipe."""
+
+
+@click.command()
+@click.argument("source", metavar="ENSEMBLE_OR_FEATURES")
+@click.option("--k", "n_clusters", type=int, required=True, help="Clusters wanted.")
+@click.option(
+    "--methods",
+    default="",
+    help="Names, with commas between, or all.  [default: CEHM and the methods that are linear in n; up to 2,000 "
+    "samples all]",
+)
+@click.option("--ensembles", type=int, help="The source holds features: draw so many ensembles of 30 members each.")
+@click.option("--truth", help="Known classes: .npy, .csv, .parquet or a Zarr array.  [default: those in the source]")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for a page, tables, figure and labels.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--memory", help="Memory a method may take in all, such as 2GiB.  [default: a share of what is free]")
+@click.option("--overwrite", is_flag=True, help="Replace an existing folder.")
+@click.option("--quiet", is_flag=True, help="No progress, no table.")
+@explained
+def compare(
+    source: str,
+    n_clusters: int,
+    methods: str,
+    ensembles: int | None,
+    truth: str | None,
+    output: Path | None,
+    seed: int,
+    memory: str | None,
+    overwrite: bool,
+    quiet: bool,
+) -> None:
+    """Run CEHM and other consensus methods on the same base labels: scores, time, memory.
+
+    ENSEMBLE_OR_FEATURES is base labels (ensemble.zarr, .npy, .csv, .parquet) or, with --ensembles, features (.npy,
+    .csv, .parquet, a Zarr array, or a .npz with X and y). Methods run one after the other, each in a process of its
+    own. With known classes they are scored by NMI, ARI and accuracy, always by their agreement with the members; from
+    three ensembles on, differences are tested (Kruskal–Wallis, Dunn).
+
+    \b
+    Examples:
+      cehm compare ensemble.zarr --k 10 --truth classes.npy
+      cehm compare features.npz --k 3 --ensembles 30 -o comparison
+      cehm compare labels.npy --k 5 --methods cehm,usenc,voting
+    """
+    from cehm_dask import compare as comparing
+    from cehm_dask.files import write_whole
+    from cehm_dask.labels import as_labels
+    from cehm_dask.paper_figures import figure_of
+    from cehm_dask.report import comparison
+
+    if output is not None:
+        if output.exists() and not overwrite:
+            raise FileExistsError(f"output {output} exists: choose another name, or pass --overwrite")
+        figure_of(1, 1, 1, 1)  # what is missing is said before the work, not behind it
+        if (ensembles or 1) >= comparing.FEWEST_TO_TEST:
+            comparing.posthocs()
+    console = Console(stderr=True)
+    with tempfile.TemporaryDirectory() as scratch, console.status("reading") as status:
+        if quiet:
+            status.stop()
+        if ensembles is None:
+            urls, own = [_labels_file(source)], None
+        else:
+            features, own = _features(source)
+            status.update(f"drawing {ensembles} ensembles")
+            urls = comparing.draw_ensembles(features, n_clusters, ensembles, seed, Path(scratch))
+        first = as_labels(urls[0])
+        classes = _classes(truth, own, first)
+        names = comparing.chosen([name.strip() for name in methods.split(",") if name.strip()], first.n_samples)
+        lines = comparing.compare(
+            urls,
+            n_clusters,
+            names,
+            Path(scratch),
+            seed=seed,
+            memory=memory,
+            truth=classes,
+            report=lambda title, number: status.update(f"{title}, ensemble {number + 1} of {len(urls)}"),
+        )
+        if lines["note"].notna().all():
+            raise ValueError(f"no method ran: {lines['note'].iloc[0]}")
+        if output is not None:
+            facts = {
+                "samples": f"{first.n_samples:,}",
+                "members": str(first.n_members),
+                "clusters": str(n_clusters),
+                "ensembles": str(len(urls)),
+                "seed": str(seed),
+            }
+            page = comparison.render(lines, facts, f"Consensus methods on {Path(source).name}")
+            if output.exists():
+                shutil.rmtree(output)
+            (output / "labels").mkdir(parents=True)
+            for found in sorted(Path(scratch).glob("*.npy")):
+                shutil.move(found, output / "labels" / found.name)
+            lines.to_csv(output / "results.csv", index=False)
+            comparing.summary(lines).to_csv(output / "summary.csv")
+            if comparing.testable(lines):
+                for score in comparison.scored(lines):
+                    comparing.dunn(lines, score).to_csv(output / f"dunn-{score}.csv")
+            comparison.box_plots(lines, output / "boxes.png", "png")
+            write_whole(str(output / "comparison.html"), page.encode())
+    if not quiet:
+        _print(lines)
+        if output is not None:
+            console.print(f"written: {escape(str(output))}", highlight=False, soft_wrap=True)
+
+
+def _labels_file(source: str) -> str:
+    if source.endswith(".npz"):
+        raise ValueError(f"{source} holds features: say how many ensembles to draw from them, such as --ensembles 30")
+    return source
+
+
+def _features(source: str) -> tuple[Any, Any]:
+    """Features, and the classes that stand beside them."""
+    import numpy as np
+
+    if not source.endswith(".npz"):
+        return source, None
+    with np.load(source, allow_pickle=False) as arrays:
+        if "X" not in arrays:
+            raise ValueError(f"{source} holds {', '.join(sorted(arrays))}: expected X (n × d) and, if known, y (n)")
+        return arrays["X"], arrays.get("y")
+
+
+def _classes(truth: str | None, own: Any, labels: Any) -> Any:
+    """Classes as numbers, -1 where not known, or None."""
+    from cehm_dask.scoring import as_truth, encoded
+    from cehm_dask.store import Ensemble
+
+    if truth is None and own is None and isinstance(labels.source, Ensemble):
+        own = labels.source.truth
+    known = truth if truth is not None else own
+    if known is None:
+        return None
+    return encoded(as_truth(known, labels.n_samples).read(0, labels.n_samples), 0)[1]
+
+
+def _print(lines: Any) -> None:
+    from rich.table import Table
+
+    from cehm_dask import compare as comparing
+    from cehm_dask.report import comparison
+
+    shown = [*[score for score in comparison.scored(lines) if score != "agreement"], "agreement"]
+    several = lines["ensemble"].nunique() > 1
+    extra = ["spread", "rank"] if several else []
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("method", *(comparison.NAMES[score] for score in shown), *extra, "clusters", "seconds", "peak"):
+        table.add_column(name, justify="left" if name == "method" else "right")
+    for row in comparison.rows_of(comparing.summary(lines)):
+        cells = [f"[bold]{row[score]}[/]" if score in row["best"] else row[score] for score in shown]
+        table.add_row(row["title"], *cells, *(row[name] for name in (*extra, "clusters", "seconds", "peak")))
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDE)
+    console.print(table)
+    for _, line in lines[lines["note"].notna()].iterrows():
+        console.print(escape(f"{line['title']} did not run: {line['note']}"), highlight=False, soft_wrap=True)
+    if comparing.testable(lines):
+        for score in comparison.scored(lines):
+            p = comparing.kruskal_wallis(lines, score)
+            console.print(f"{comparison.NAMES[score]}: Kruskal–Wallis p = {p:.2g}", highlight=False)

@@ -1,0 +1,190 @@
+"""Comparison of methods: lines, tests and page, each method in a process of its own."""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from cehm_dask import compare
+from cehm_dask.cli import main
+from cehm_dask.report import comparison
+
+ROWS = 120
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """Base labels of three classes in a file, and the classes in another."""
+    folder = tmp_path_factory.mktemp("compare")
+    rng = np.random.default_rng(0)
+    truth = np.repeat([0, 1, 2], ROWS // 3)
+    members = [np.where(rng.random(ROWS) < 0.8, truth, rng.integers(0, 3, ROWS)) for _ in range(9)]
+    labels = np.stack(members, axis=1)
+    labels[rng.random(labels.shape) < 0.1] = -1
+    np.save(folder / "labels.npy", labels)
+    np.save(folder / "truth.npy", truth)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lines():
+    """Made-up results of three methods on six ensembles; one method did not run."""
+    rng = np.random.default_rng(1)
+    made = [
+        {"method": name, "title": compare.TITLES[name], "ensemble": i, "nmi": level + 0.01 * rng.random(),
+         "ari": level, "accuracy": level, "agreement": 0.5, "clusters": 3, "seconds": 0.1, "peak": 10**8}
+        for name, level in (("cehm", 0.9), ("usenc", 0.8), ("voting", 0.5))
+        for i in range(6)
+    ]  # fmt: skip
+    made.append({"method": "cspa", "title": "CSPA", "ensemble": 0, "note": "<b>too large</b>"})
+    return pd.DataFrame(made)
+
+
+def run(*args):
+    return CliRunner().invoke(main, ["compare", *map(str, args)])
+
+
+def test_compare__scores_times_and_labels_of_each_method(source, tmp_path):
+    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
+    from cehm_dask import CEHM
+
+    truth, labels = np.load(source / "truth.npy"), np.load(source / "labels.npy")
+    found = compare.compare(
+        [str(source / "labels.npy")], 3, ["cehm_plain", "usenc"], tmp_path, seed=4, truth=truth.astype(np.int64)
+    )
+    assert found["method"].tolist() == ["cehm_plain", "usenc"]
+    own = np.load(tmp_path / "cehm_plain-000.npy")
+    assert np.array_equal(own, CEHM(3, variant="released", restarts=1, random_state=4).fit_predict(labels))
+    for _, line in found.iterrows():
+        kept = np.load(tmp_path / f"{line['method']}-000.npy")
+        assert line["nmi"] == pytest.approx(normalized_mutual_info_score(truth, kept, average_method="geometric"))
+        assert line["ari"] == pytest.approx(adjusted_rand_score(truth, kept))
+        agreement = [
+            normalized_mutual_info_score(kept[own >= 0], own[own >= 0], average_method="geometric") for own in labels.T
+        ]
+        assert line["agreement"] == pytest.approx(np.mean(agreement))
+        assert 0 < line["seconds"] < 60
+        assert 20 << 20 < line["peak"] < 2 << 30
+        assert pd.isna(line["note"])
+
+
+def test_work__a_method_that_cannot_run_says_why(source, tmp_path):
+    order = {"method": "usenc", "ensembles": [str(source / "labels.npy")] * 2, "k": 500, "seed": 0, "memory": None}
+    said = list(compare.work({**order, "folder": str(tmp_path)}))
+    assert said == [{"note": "n_clusters=500 > n_samples=120: ask for at most as many clusters as samples"}]
+
+
+def test_answers__a_process_that_ends_without_a_word_is_told(source, tmp_path, monkeypatch):
+    monkeypatch.setattr(compare.sys, "executable", "/bin/false")
+    said = list(compare._answers("usenc", ["a", "b"], 3, 0, None, tmp_path, lambda *_: None))
+    assert said == [{"note": "its process ended with 1"}]
+
+
+def test_chosen__default_leaves_slow_methods_to_small_data():
+    assert "ec_cms" in compare.chosen([], 2000)
+    assert "ec_cms" not in compare.chosen([], 2001)
+    assert compare.chosen([], 10**9)[:2] == ["cehm", "cehm_plain"]
+    assert compare.chosen(["voting", "cehm", "voting"], 10) == ["voting", "cehm"]
+    with pytest.raises(ValueError, match="methods kmeans: expected names out of cehm, "):
+        compare.chosen(["kmeans"], 10)
+
+
+def test_summary__means_ranks_and_the_best_first(lines):
+    table = compare.summary(lines)
+    assert table.index.tolist() == ["cehm", "usenc", "voting"]
+    assert table["rank"].tolist() == [1.0, 2.0, 3.0]
+    assert table.loc["usenc", "sd"] == pytest.approx(lines.loc[lines["method"] == "usenc", "nmi"].std())
+
+
+def test_dunn__equals_the_test_computed_from_ranks(lines):
+    """Two groups without ties, by the formula: z of the difference of mean ranks; Holm leaves one p as it is."""
+    from scipy.stats import norm, rankdata
+
+    two = lines[lines["method"].isin(["cehm", "usenc"])]
+    ranks = rankdata(two["nmi"])
+    n = len(ranks)
+    difference = ranks[:6].mean() - ranks[6:].mean()
+    z = difference / np.sqrt(n * (n + 1) / 12 * (1 / 6 + 1 / 6))
+    table = compare.dunn(two, "nmi")
+    assert table.loc["cehm", "usenc"] == pytest.approx(2 * norm.sf(abs(z)))
+    assert table.loc["cehm", "cehm"] == 1.0
+    assert compare.kruskal_wallis(two, "nmi") == pytest.approx(2 * norm.sf(abs(z)))  # for two groups the same
+    assert compare.kruskal_wallis(two.assign(nmi=0.5), "nmi") == 1.0
+    assert (compare.dunn(two.assign(nmi=0.5), "nmi") == 1.0).all().all()
+
+
+def test_dunn__is_asked_for_where_it_is_missing(monkeypatch, source, tmp_path):
+    monkeypatch.setitem(compare.sys.modules, "scikit_posthocs", None)
+    done = run(source / "labels.npy", "--k", 3, "--ensembles", 3, "-o", tmp_path / "out")
+    assert done.exit_code == 2
+    assert "pip install 'cehm-dask[compare]'" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_page__is_one_file_with_all_methods_and_escaped_notes(lines):
+    page = comparison.render(lines, {"samples": "120"}, "<script>methods</script>")
+    assert "<script" not in page
+    assert "&lt;b&gt;too large&lt;/b&gt;" in page
+    assert not re.search(r"""(?:src|href)=["'](?!data:|#)""", page)
+    for title in ("CEHM", "U-SENC", "Voting"):
+        assert f">{title}</td>" in page
+    assert page.count("Kruskal–Wallis p =") == 3
+
+
+def test_command__one_ensemble_to_a_folder(source, tmp_path):
+    options = ("--k", 3, "--methods", "cehm,voting,eac", "--truth", source / "truth.npy", "-o", tmp_path / "out")
+    done = run(source / "labels.npy", *options)
+    assert done.exit_code == 0, done.stderr
+    assert re.search(r"Voting +[01]\.\d{4}", done.stdout)
+    results = pd.read_csv(tmp_path / "out" / "results.csv")
+    assert results["method"].tolist() == ["cehm", "voting", "eac"]
+    assert results["nmi"].min() > 0.5
+    names = sorted(path.name for path in (tmp_path / "out").rglob("*.*"))
+    assert names == ["boxes.png", "cehm-000.npy", "comparison.html", "eac-000.npy", "results.csv", "summary.csv",
+                     "voting-000.npy"]  # fmt: skip
+    again = run(source / "labels.npy", *options)
+    assert again.exit_code == 2
+    assert "--overwrite" in again.stderr
+
+
+def test_command__several_ensembles_of_features_with_their_classes(tmp_path):
+    rng = np.random.default_rng(0)
+    classes = np.repeat([0, 1], 40)
+    np.savez(tmp_path / "two.npz", X=rng.normal(size=(80, 3)) + 6 * classes[:, None], y=classes)
+    done = run(tmp_path / "two.npz", "--k", 2, "--ensembles", 3, "--methods", "cehm,voting", "-o", tmp_path / "out")
+    assert done.exit_code == 0, done.stderr
+    assert "NMI: Kruskal–Wallis p = " in done.stdout
+    results = pd.read_csv(tmp_path / "out" / "results.csv")
+    assert results.groupby("method")["ensemble"].apply(list).to_dict() == {"cehm": [0, 1, 2], "voting": [0, 1, 2]}
+    assert (tmp_path / "out" / "dunn-nmi.csv").exists()
+
+
+def test_command__features_without_a_number_of_ensembles_are_refused(tmp_path):
+    np.savez(tmp_path / "two.npz", X=np.zeros((3, 2)))
+    done = run(tmp_path / "two.npz", "--k", 2)
+    assert done.exit_code == 2
+    assert "--ensembles 30" in done.stderr
+
+
+def test_command__without_any_method_that_runs_it_is_an_error(source):
+    done = run(source / "labels.npy", "--k", 500, "--methods", "voting")
+    assert done.exit_code == 2
+    assert "no method ran: n_clusters=500" in done.stderr
+
+
+def test_program__takes_an_order_and_answers_in_lines(source, tmp_path):
+    import subprocess
+    import sys
+
+    order = {"method": "voting", "ensembles": [str(source / "labels.npy")], "k": 3, "seed": 0, "memory": None}
+    done = subprocess.run(
+        [sys.executable, "-m", "cehm_dask.compare", json.dumps({**order, "folder": str(tmp_path)})],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert set(json.loads(done.stdout)) == {"seconds", "peak"}
