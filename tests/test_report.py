@@ -1,6 +1,7 @@
 """The report: one page, right numbers, escaped text, small at any size, and alive in a browser."""
 
 import asyncio
+import dataclasses
 import itertools
 import json
 import os
@@ -25,6 +26,7 @@ from sklearn.preprocessing import StandardScaler
 from cehm_dask import CEHM, ClusterEnsemble, cli
 from cehm_dask.ingest import ingest
 from cehm_dask.report import browser, picture, write_report
+from cehm_dask.report import page as page_module
 from cehm_dask.report.drawing import COLOURS
 from cehm_dask.report.findings import labels_of, look, members_of, runners_up
 from cehm_dask.report.page import compose
@@ -270,6 +272,13 @@ def test_other_ensemble__is_refused(made, tmp_path):
     Synth(400, 8, n_classes=5, k_min=6, k_max=12, seed=9).write(other)
     with pytest.raises(OSError, match="give the ensemble it was made of"):
         compose(made / "consensus.zarr", ensemble=other)
+
+
+def test_url__is_shown_without_its_password(made):
+    opened = page_module.open_finished(str(made / "consensus.zarr"))
+    secret = dataclasses.replace(opened, url="s3://key:secret@bucket/consensus.zarr")
+    told = dict(page_module._run(secret, None)["origin"])
+    assert told["consensus"] == "s3://…@bucket/consensus.zarr"
 
 
 def test_file__is_not_replaced_unless_asked(made, tmp_path):

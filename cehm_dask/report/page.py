@@ -143,7 +143,7 @@ def compose(
     context: Context = {
         "title": title or f"Consensus of {_count(facts['n_members'], 'clustering')}",
         "program": __version__,
-        "lead": _lead(facts),
+        "lead": _lead(facts, source),
         "tiles": _tiles(facts, seen, scores),
         "notes": _notes(facts, members),
         "picture": picture,
@@ -197,10 +197,11 @@ def _shortened(text: str, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _lead(facts: Context) -> str:
+def _lead(facts: Context, ensemble: Ensemble | None) -> str:
+    told = "" if ensemble is None or not ensemble.source else f" ({_shortened(os.path.basename(ensemble.source))})"
     return (
-        f"{_count(facts['n_members'], 'clustering')} of {_count(facts['n_samples'], 'sample')} went in, one clustering "
-        f"with {_count(facts['n_clusters_found'], 'cluster')} came out, with a confidence for every sample."
+        f"{_count(facts['n_members'], 'clustering')} of {_count(facts['n_samples'], 'sample')}{told} went in, one "
+        f"clustering with {_count(facts['n_clusters_found'], 'cluster')} came out, with a confidence for every sample."
     )
 
 
@@ -509,7 +510,9 @@ def _run(store: StoredConsensus, ensemble: Ensemble | None) -> Context:
         origin += [("ensemble", ensemble.url), ("its source", ensemble.source)]
     origin += [("fingerprint", str(identity["labels"]))]
     origin += [(name, str(version)) for name, version in facts["versions"].items()]
-    return {"run_words": words, "settings": settings, "origin": [pair for pair in origin if pair[1]]}
+    # A page is sent on: a user name and password in a URL stay behind.
+    told = [(name, re.sub(r"//[^/@]*@", "//…@", value)) for name, value in origin if value]
+    return {"run_words": words, "settings": settings, "origin": told}
 
 
 def _picture(
