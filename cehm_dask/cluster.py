@@ -35,6 +35,7 @@ from cehm_dask.cluster_config import (
     Ssh,
     Threads,
     Tls,
+    exports,
     read_config,
 )
 from cehm_dask.files import absolute, is_url, read_whole, remove, trace, write_whole
@@ -232,7 +233,7 @@ def _jobs(config: Jobs) -> Any:
         local_directory=None if config.local_directory is None else str(config.local_directory),
         python=config.python,
         job_extra_directives=config.directives,
-        job_script_prologue=[f"export {name}='{value}'" for name, value in config.pinned.items()] + config.prologue,
+        job_script_prologue=[*exports(config.pinned), *config.prologue],
         # Without an address, the page of a worker would listen on all interfaces.
         worker_extra_args=["--no-dashboard"],
         **{name: value for name, value in named.items() if value is not None},

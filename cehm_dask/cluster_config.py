@@ -6,6 +6,7 @@ refused with the key, the value and the remedy before a process or a job is star
 
 import difflib
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,7 +26,7 @@ PINNED = {
 """What every worker finds in its environment: one thread of arithmetic a task, freed memory given back."""
 
 LOOPBACK = "lo"
-BLANK = re.compile(r"<[^<>]+>")
+BLANK = re.compile("<[A-Z][A-Z ]*>")
 
 
 class _Config(BaseModel):
@@ -90,7 +91,7 @@ class _Sized(_Reached):
 
     threads: PositiveInt = 1
     memory: str
-    environment: dict[str, str] = {}
+    environment: dict[Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_]*$")], str] = {}
 
     @field_validator("memory")
     @classmethod
@@ -225,6 +226,15 @@ KINDS: dict[str, type[_Config]] = {
     "gateway": Gateway,
 }
 _ADAPTER: TypeAdapter[Config] = TypeAdapter(Annotated[Config, Field(discriminator="kind")])
+
+
+def exports(environment: dict[str, str]) -> list[str]:
+    """Lines of a job script that set an environment.
+
+    >>> exports({"OMP_NUM_THREADS": "1", "TITLE": "two words"})
+    ['export OMP_NUM_THREADS=1', "export TITLE='two words'"]
+    """
+    return [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
 
 
 def read_config(spec: str) -> Config:

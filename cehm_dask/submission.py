@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from cehm_dask.cluster import ClusterError
-from cehm_dask.cluster_config import Kubernetes, Slurm, read_config
+from cehm_dask.cluster_config import Kubernetes, Slurm, exports, read_config
 from cehm_dask.files import absolute, is_url, read_whole, write_whole
 from cehm_dask.machine import parse_bytes
 from cehm_dask.manifests import FILES_MOUNT, dask_job, scheduler_address
@@ -107,7 +107,7 @@ def _script(config: Slurm, directory: Directory) -> str:
         *(f"#SBATCH --{name}={value}" for name, value in options.items() if value is not None),
         "#SBATCH --requeue",
         *(f"#SBATCH {directive}" for directive in config.directives),
-        *(f"export {name}={shlex.quote(value)}" for name, value in config.pinned.items()),
+        *exports(config.pinned),
         *config.prologue,
         f"exec {shlex.join(command)}",
     ]

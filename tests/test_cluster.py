@@ -151,6 +151,7 @@ PROCESSES = {"kind": "processes", "memory": "1GiB"}
         ({**PROCESSES, "workers": 0}, "workers=0: "),
         ({**PROCESSES, "workers": {"minimum": 3, "maximum": 2}}, "workers.maximum=2: less than minimum=3"),
         ({**PROCESSES, "workers": {"least": 3, "maximum": 4}}, "unknown key workers.least"),
+        ({**PROCESSES, "environment": {"A;B": "1"}}, "environment.A;B"),
         ({**PROCESSES, "memory": "many"}, "memory='many': expected a number with a unit"),
         ({"kind": "address", "address": "127.0.0.1:8786"}, "address='127.0.0.1:8786'"),
         ({"kind": "address", "address": "tls://<HOST>:8786"}, r"fill in address \(<HOST>\)"),
@@ -205,6 +206,38 @@ def test_missing_extra__is_named(tmp_path, monkeypatch, kind, module, extra):
         keys = {"kind": kind, "address": "http://127.0.0.1:1"}
     _, err = cehm("cluster", "check", config_file(tmp_path, **keys), code=2)
     assert f"pip install 'cehm-dask[{extra}]'" in err
+
+
+@pytest.mark.parametrize(
+    ("kind", "named", "header"),
+    [
+        (
+            "slurm",
+            {"account": "project"},
+            ["#SBATCH -p short", "#SBATCH -A project", "#SBATCH -t 00:30:00", "#SBATCH -x n1"],
+        ),
+        (
+            "pbs",
+            {"account": "project"},
+            ["#PBS -q short", "#PBS -A project", "#PBS -l walltime=00:30:00", "#PBS -x n1"],
+        ),
+        ("sge", {"project": "project"}, ["#$ -q short", "#$ -P project", "#$ -l h_rt=00:30:00", "#$ -x n1"]),
+        ("lsf", {"project": "project"}, ["#BSUB -q short", '#BSUB -P "project"', "#BSUB -W 00:30", "#BSUB -x n1"]),
+    ],
+)
+def test_job_script__says_what_the_file_says(tmp_path, kind, named, header):
+    pytest.importorskip("dask_jobqueue", reason="the extra slurm is not installed")
+    keys = {"queue": "short", "walltime": "00:30" if kind == "lsf" else "00:30:00", "directives": ["-x n1"], **named}
+    keys |= {"memory": "2GiB", "threads": 3, "log_directory": str(tmp_path), "prologue": ["module load python"]}
+    spec = config_file(tmp_path, kind=kind, environment={"NAME": "it's"}, **keys)
+    with cluster._start(read_config(spec)) as queue:
+        script = queue.job_script().splitlines()
+    for line in [*header, "export OMP_NUM_THREADS=1", "module load python", "export NAME='it'\"'\"'s'"]:
+        assert line in script
+    worker = script[-1]
+    assert worker.startswith(f"{sys.executable} -m distributed.cli.dask_worker tcp://127.0.0.1:")
+    for words in ("--nthreads 3", "--memory-limit 2.00GiB", "--interface lo", "--no-dashboard"):
+        assert words in worker
 
 
 # --- threads and processes ---------------------------------------------------------------------------------------
