@@ -559,14 +559,13 @@ def test_refused__a_consensus_that_will_not_fit_before_its_members_are_made(fold
     assert "memory=2 GiB allowed < " in err
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_process__interrupted_is_4_and_goes_on_to_the_same_labels(folder, sent):
+def test_process__terminated_is_4_and_goes_on_to_the_same_labels(folder):  # Ctrl-C: tests/test_cli.py
     Synth(200_000, 10, follow=0.3).write("e.zarr")
     Path("large.yaml").write_text("labels: {path: e.zarr}\nconsensus: {k: 10, restarts: 2}\noutput: large\n")
     with subprocess.Popen([COMMAND, "run", "large.yaml"], stderr=subprocess.PIPE, text=True) as process:
         for line in process.stderr:
             if "round 2," in line:
-                process.send_signal(sent)
+                process.send_signal(signal.SIGTERM)
                 break
         _, err = process.communicate(timeout=120)
     assert process.returncode == 4
@@ -580,7 +579,8 @@ def test_process__interrupted_is_4_and_goes_on_to_the_same_labels(folder, sent):
 
 
 def test_process__no_cluster_is_5(folder):
-    done = started("run", "recipe.yaml", "--set", "consensus.seed=9", "--cluster", "tcp://127.0.0.1:9", "--quiet")
+    Path("away.yaml").write_text("kind: address\naddress: tcp://127.0.0.1:9\nwait_seconds: 1\n")
+    done = started("run", "recipe.yaml", "--set", "consensus.seed=9", "--cluster", "away.yaml", "--quiet")
     assert done.returncode == 5, done.stderr
     assert "tcp://127.0.0.1:9" in done.stderr
     assert json.loads(Path("out/run.json").read_text())["stages"]["consensus"]["state"] == "failed"
