@@ -26,7 +26,7 @@ from cehm_dask.recipe import Recipe
 from cehm_dask.synth import Synth
 
 TRIAL_ROWS = 1 << 17
-TRIAL_FIT_ROWS = 1 << 12
+TRIAL_FIT_ROWS = 1 << 14
 READING = 1.3
 """A sweep that reads its labels from a local store, in sweeps over labels in memory (``tests/benchmarks``)."""
 FEATURE_PASSES = 3
@@ -119,6 +119,8 @@ def _generation(recipe: Recipe, features: Features, plans: Sequence[MemberPlan],
 
 def _fit_seconds(plans: Sequence[MemberPlan], rows: Any, fit_rows: int) -> float:
     """Of all members: one of each algorithm is fitted to a few rows, and time taken to grow with rows and k."""
+    from threadpoolctl import threadpool_limits
+
     seconds = 0.0
     for base in dict.fromkeys(plan.base for plan in plans):
         alike = sorted((plan for plan in plans if plan.base == base), key=lambda plan: plan.k)
@@ -126,8 +128,9 @@ def _fit_seconds(plans: Sequence[MemberPlan], rows: Any, fit_rows: int) -> float
         few = rows[: max(TRIAL_FIT_ROWS, one.k)]
         if len(few) < one.k:
             continue
-        fit_member(replace(one, k=2), few[:64])  # imported before the clock runs
-        _, took = fit_member(one, few)
+        with threadpool_limits(1):  # as members are fitted
+            fit_member(replace(one, k=2), few[:64])  # imported before the clock runs
+            _, took = fit_member(one, few)
         seconds += took * fit_rows / len(few) * sum(plan.k for plan in alike) / one.k
     return seconds
 
