@@ -5,18 +5,29 @@ the belonging degrees of all samples to their own hyperedge sum to Σ W·C.
 """
 
 from collections.abc import Generator
+from math import sqrt
 
 from cehm_dask.rounds import EVERY_ROW, Answer, Order, Problem
 
 
 def adjustion(problem: Problem) -> Generator[Order, Answer, None]:
     """Repeat until no sample moves, at most ``max_iter`` rounds; the loss of each round is recorded."""
-    n = problem.hyperedges.n_speaking
     while not problem.converged and len(problem.losses) < problem.params.max_iter:
         weights = problem.belonging_weights()
         problem.set_weights(weights)
-        own = float((weights * problem.counts).sum())
-        problem.losses.append(float(n) * n - own / problem.hyperedges.n_members)
+        problem.losses.append(loss(problem, float((weights * problem.counts).sum())))
         answer = yield problem.order(cut=EVERY_ROW)
         problem.accept(answer, EVERY_ROW)
         problem.converged = problem.moved == 0
+
+
+def loss(problem: Problem, own: float) -> float:
+    """What the belonging degrees of all samples to their own hyperedge, summed, fall short of.
+
+    Shares and counts: of n for each sample and member (Eq. 3). Cosine: ``own`` is the sum of the lengths, at most
+    √(k·l·n), which members and clusters reach that are all alike and of equal size; scaled to n.
+    """
+    n, n_members = problem.hyperedges.n_speaking, problem.hyperedges.n_members
+    if problem.params.belonging == "cosine":
+        return n - own * sqrt(n / (problem.params.n_clusters * n_members))
+    return float(n) * n - own / n_members

@@ -169,13 +169,13 @@ class Survey:
 
 def margin_units(margin: NDArray[np.float64], belonging: str | None) -> int:
     """Sum of margins in whole units; margins of plain counts are whole as they are."""
-    unit = SHARE_UNIT if belonging == "share" else 1
+    unit = 1 if belonging == "count" else SHARE_UNIT
     return int(np.rint(margin * unit).astype(np.int64).sum())
 
 
 def mean_margin(units: int, problem: Problem) -> float:
     """Mean over the samples that some member says something about."""
-    unit = SHARE_UNIT if problem.params.belonging == "share" else 1
+    unit = 1 if problem.params.belonging == "count" else SHARE_UNIT
     return units / unit / problem.hyperedges.n_speaking / problem.hyperedges.n_members
 
 

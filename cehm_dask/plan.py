@@ -15,13 +15,14 @@ import numpy as np
 VARIANTS = {
     "released": {"similarity": "jaccard", "belonging": "share", "schedule": "fixed"},
     "printed": {"similarity": "containment", "belonging": "count", "schedule": "renewed"},
+    "cosine": {"similarity": "jaccard", "belonging": "cosine", "schedule": "fixed"},
 }
-"""The authors' released program, and the equations as printed in the paper."""
+"""The authors' released program; the equations as printed in the paper; the program with belonging freed of size."""
 
 CHOICES = {
     "variant": tuple(VARIANTS),
     "similarity": ("jaccard", "containment"),
-    "belonging": ("share", "count"),
+    "belonging": ("share", "count", "cosine"),
     "schedule": ("fixed", "renewed"),
     "choose": ("agreement", "loss"),
 }

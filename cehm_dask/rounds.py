@@ -96,6 +96,8 @@ class Order:
     """To do: assign by this cut."""
     keep: Window | None = None
     """To do: keep the labels of rows with keys inside, so that a cut there can be applied without reading any."""
+    lead: NDArray[np.float64] | None = None
+    """To do: multiply reported margins by that of the winner; None: they are leads in shares or counts already."""
 
     @property
     def reads(self) -> bool:
@@ -420,21 +422,40 @@ def harvest_together(run: Run, orders: Sequence[Order]) -> Iterator[tuple[int, l
             _advance_block(block, slice(None), run, again, states, blanks, plan)
             for i, state in zip(lost, states, strict=True):
                 places[i] = state, slice(None)
-        yield block.first_row, [_harvest(state, rows) for state, rows in places]
+        yield (
+            block.first_row,
+            [_harvest(state, rows, order) for (state, rows), order in zip(places, orders, strict=True)],
+        )
 
 
-def _harvest(state: State, rows: slice) -> Harvest:
+def _harvest(state: State, rows: slice, order: Order) -> Harvest:
     silent = state.assignment[rows] == kernels.SILENT
     labels = np.where(silent, np.int16(kernels.UNASSIGNED), state.assignment[rows])
-    return labels, np.where(silent, 0.0, state.margin[rows])
+    margin = state.margin[rows] if order.lead is None else state.margin[rows] * order.lead[labels]
+    return labels, np.where(silent, 0.0, margin)
 
 
 def weights_of(counts: Int, sizes: Int, belonging: str) -> NDArray[np.float64]:
-    """W from C: the share of each hyperedge that every growing one holds, or the plain count (Eq. 5).
+    """W from C: plain counts (Eq. 5), the share of each hyperedge that a growing one holds, or shares by its length.
 
-    Counts are whole numbers below 2**53, so their sums are exact in float64 too: one kernel serves both.
+    Counts are whole numbers below 2**53, so their sums are exact in float64 too: one kernel serves all.
+
+    Shares add up: two samples are as similar as Σ 1/|c| over the hyperedges that hold both, and a growing hyperedge
+    draws a sample by the sum over all it holds, so a large one draws more than a small one. That similarity is an
+    inner product; divided by the length of the growing hyperedge in it, belonging is the cosine between the two, up to
+    a factor of the sample's own, and size no longer draws. As in spherical k-means, moving every sample to the largest
+    never lowers the sum of the lengths.
     """
-    return np.asarray(counts / sizes[:, None]) if belonging == "share" else counts.astype(np.float64)
+    if belonging == "count":
+        return counts.astype(np.float64)
+    shares = np.asarray(counts / sizes[:, None])
+    return shares / lengths_of(counts, sizes) if belonging == "cosine" else shares
+
+
+def lengths_of(counts: Int, sizes: Int) -> NDArray[np.float64]:
+    """Length of every growing hyperedge, √Σ C²/|c|; 1 for an empty one."""
+    squares = (counts / sizes[:, None] * counts).sum(axis=0)
+    return np.asarray(np.sqrt(np.where(squares > 0, squares, 1.0)))
 
 
 @dataclass(eq=False)
@@ -536,7 +557,8 @@ class Problem:
         """An order that asks for nothing but the assignment reached."""
         assert self.previous is not None
         weights, cut = self.previous
-        return Order(self.number, self.params.n_clusters, self.step, self.table, weights, None, cut=cut)
+        lead = lengths_of(self.counts_before, self.hyperedges.sizes) if self.params.belonging == "cosine" else None
+        return Order(self.number, self.params.n_clusters, self.step, self.table, weights, None, cut=cut, lead=lead)
 
     def save(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Everything a resumed run needs: small arrays and plain facts, whatever n is."""

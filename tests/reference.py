@@ -107,9 +107,16 @@ def cehm(P, k, medoids, belonging, schedule, max_iter=100):
         full[speaks] = values
         return full
 
+    def lengths(a):
+        C = H.T @ one_hot(a, k)
+        squares = (C / sizes[:, None] * C).sum(axis=0)
+        return np.sqrt(np.where(squares > 0, squares, 1.0))
+
     def weights(a):
         C = H.T @ one_hot(a, k)
-        return C / sizes[:, None] if belonging == "share" else C.astype(float)
+        if belonging == "count":
+            return C.astype(float)
+        return C / sizes[:, None] / (lengths(a) if belonging == "cosine" else 1.0)
 
     inside_medoid = H[:, sorted(medoids)]
     a = np.where(inside_medoid.sum(axis=1) == 1, inside_medoid.argmax(axis=1), -1)
@@ -125,8 +132,13 @@ def cehm(P, k, medoids, belonging, schedule, max_iter=100):
 
     for _ in range(max_iter):
         b = degrees(H, members, weights(a))
-        result.losses.append(n * n - b[np.arange(n), a].sum() / n_members)
+        own = b[np.arange(n), a].sum()
+        result.losses.append(
+            n - own * np.sqrt(n / (k * n_members)) if belonging == "cosine" else n * n - own / n_members
+        )
         best, m = winner_and_margin(b)
+        if belonging == "cosine":
+            m = m * lengths(a)[best]
         result.converged = bool((best == a).all())
         a = best
         result.trace.append(("adjustion", everywhere(a, -1)))

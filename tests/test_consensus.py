@@ -18,7 +18,7 @@ from cehm_dask.intersections import hyperedges_of, intersections
 from cehm_dask.job import gather, join
 from cehm_dask.labels import as_labels
 from cehm_dask.medoids import dissimilarity, medoids
-from cehm_dask.plan import Params, make_budget
+from cehm_dask.plan import VARIANTS, Params, make_budget
 from cehm_dask.rounds import Problem
 from tests import reference
 
@@ -27,6 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
 
 GOLDEN = Path(__file__).parent / "golden"
 KNOBS = [(belonging, schedule) for belonging in ("share", "count") for schedule in ("fixed", "renewed")]
+KNOBS += [("cosine", "fixed")]
 every_knob = pytest.mark.parametrize(("belonging", "schedule"), KNOBS)
 
 
@@ -148,7 +149,9 @@ def assert_as_reference(found, trace, wanted, belonging):
     np.testing.assert_array_equal(found.margin, wanted.margin)  # bit for bit: sums run in member order
     np.testing.assert_array_equal(found.problem.counts, wanted.counts)
     # Counts add up exactly in any order; shares are summed over hyperedges here, over samples in the reference.
-    np.testing.assert_allclose(found.problem.losses, wanted.losses, rtol=0 if belonging == "count" else 1e-12, atol=0)
+    # The cosine's loss is small next to the sums it is the difference of.
+    tolerance = {"count": (0, 0), "share": (1e-12, 0), "cosine": (0, 1e-12 * len(found.labels))}[belonging]
+    np.testing.assert_allclose(found.problem.losses, wanted.losses, *tolerance)
     assert found.problem.converged == wanted.converged
     assert found.problem.round == len(wanted.trace)
     assert list(found.problem.growth) == [(a >= 0).sum() for stage, a in wanted.trace if stage != "adjustion"]
@@ -294,7 +297,7 @@ def ensemble():
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("block_rows", [17, 256, 1000, 1300, 10**6])
-@pytest.mark.parametrize("variant", ["released", "printed"])
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_consensus__block_size_and_threads_change_nothing(ensemble, variant, block_rows, threads):
     params = Params(ensemble.k, variant=variant, init=ensemble.medoids)
     wanted, wanted_trace = solve_and_trace(ensemble.P, params)
@@ -368,7 +371,7 @@ def test_consensus__members_permuted(schedule, case, data):
     assert found.problem.losses == wanted.problem.losses
 
 
-@pytest.mark.parametrize("belonging", ["share", "count"])
+@pytest.mark.parametrize("belonging", ["share", "count", "cosine"])
 @settings(max_examples=40, deadline=None)
 @given(case=cases(), data=st.data())
 def test_consensus__rows_permuted_and_everything_tied_let_in(belonging, case, data):
@@ -381,7 +384,7 @@ def test_consensus__rows_permuted_and_everything_tied_let_in(belonging, case, da
     np.testing.assert_array_equal(found.problem.counts, wanted.problem.counts)
 
 
-@pytest.mark.parametrize("belonging", ["share", "count"])
+@pytest.mark.parametrize("belonging", ["share", "count", "cosine"])
 @settings(max_examples=40, deadline=None)
 @given(case=cases(min_rows=6), data=st.data())
 def test_consensus__rows_permuted_and_no_cut_among_ties(belonging, case, data):
@@ -403,14 +406,16 @@ def test_consensus__rows_permuted_and_no_cut_among_ties(belonging, case, data):
 def test_loss__never_rises(belonging, schedule, case):
     found = solve(case.P, start_from(case, belonging, schedule))
     rise = np.diff(found.problem.losses)
-    assert (rise <= (0 if belonging == "count" else 1e-12 * found.problem.losses[0])).all()
+    assert (rise <= (0 if belonging == "count" else 1e-12 * len(case.P) ** 2)).all()
 
 
-@pytest.mark.parametrize("variant", ["released", "printed"])
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_loss__falls_on_a_real_ensemble(variant):
     # The property above would hold if there were but one round; here adjustion really works.
     with np.load(GOLDEN / "semeion.npz") as golden:
-        found = solve(golden["P"], Params(10, variant=variant, init=golden[f"{variant}_medoids"]))
+        # Ten of the first member's clusters are a poor start, from which the cosine too has some way to go.
+        medoids = range(10) if variant == "cosine" else golden[f"{variant}_medoids"]
+        found = solve(golden["P"], Params(10, variant=variant, init=medoids))
     assert len(found.problem.losses) > 3
     assert (np.diff(found.problem.losses) < 0).all()
 
@@ -473,7 +478,7 @@ def singles(variant, seed):
 
 
 @pytest.mark.parametrize("choose", ["agreement", "loss"])
-@pytest.mark.parametrize("variant", ["released", "printed"])
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_restarts__best_of_the_single_problems(variant, choose):
     places = []
     for seed in range(3):
@@ -486,7 +491,7 @@ def test_restarts__best_of_the_single_problems(variant, choose):
     assert max(places) > 0  # or taking the first would pass too
 
 
-@pytest.mark.parametrize("variant", ["released", "printed"])
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_restarts__traces_and_sweeps_of_all_problems(variant):
     traces, alone = {}, singles(variant, 0)
     params = Params(10, variant=variant, restarts=5)

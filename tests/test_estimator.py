@@ -27,7 +27,7 @@ KNOBS = {
     "max_iter": 7,
     "random_state": 5,
 }
-every_variant = pytest.mark.parametrize("variant", ["released", "printed"])
+every_variant = pytest.mark.parametrize("variant", ["released", "printed", "cosine"])
 
 
 @pytest.fixture(scope="module", name="P")

@@ -16,7 +16,7 @@ FILES = sorted((Path(__file__).parent / "golden").glob("*.npz"))
 STAGE = {"init": "start", "diffuse": "diffusion", "adjust": "adjustion"}
 
 every_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-every_variant = pytest.mark.parametrize("variant", VARIANTS)
+every_variant = pytest.mark.parametrize("variant", ["released", "printed"])
 
 
 @pytest.fixture
