@@ -24,7 +24,7 @@ def adjustion(problem: Problem) -> Generator[Order, Answer, None]:
 def loss(problem: Problem, own: float) -> float:
     """What the belonging degrees of all samples to their own hyperedge, summed, fall short of.
 
-    Shares and counts: of n for each sample and member (Eq. 3). Cosine: ``own`` is the sum of the lengths, at most
+    Shares and counts: of n for each sample and member. Cosine: ``own`` is the sum of the lengths, at most
     √(k·l·n), which members and clusters reach that are all alike and of equal size; scaled to n.
     """
     n, n_members = problem.hyperedges.n_speaking, problem.hyperedges.n_members

@@ -23,7 +23,7 @@ from cehm_dask.estimator import CEHM
 from cehm_dask.features import Features, Scaling, as_features
 from cehm_dask.store import load_model, save_model
 
-CONSENSUS = ("variant", "restarts", "choose", "max_iter")
+CONSENSUS = ("variant", "tries", "restarts", "choose", "max_iter")
 """Parameters handed on to the consensus."""
 
 
@@ -54,7 +54,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         Whether members are fitted on rows drawn with repetition.
     impute : {None, "mean"}
         What to do about values that are not finite; None: refuse them.
-    variant, restarts, choose, max_iter
+    variant, tries, restarts, choose, max_iter
         Of the consensus, as in :class:`CEHM`.
     random_state : int, RandomState or None
 
@@ -93,6 +93,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         bootstrap: bool = False,
         impute: str | None = None,
         variant: str = "released",
+        tries: int = 10,
         restarts: int = 1,
         choose: str = "agreement",
         max_iter: int = 100,
@@ -111,6 +112,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.bootstrap = bootstrap
         self.impute = impute
         self.variant = variant
+        self.tries = tries
         self.restarts = restarts
         self.choose = choose
         self.max_iter = max_iter

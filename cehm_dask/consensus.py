@@ -200,7 +200,7 @@ def _problems(
             assert params.similarity is not None
             # A seed of its own for every k: its starts are the same whatever other values run beside it.
             rng = np.random.default_rng([seed, params.n_clusters])
-            sets = medoids(hyperedges, params.similarity, params.n_clusters, params.restarts, rng)
+            sets = medoids(hyperedges, params.similarity, params.n_clusters, params.restarts, params.tries, rng)
         problems += [Problem(len(problems) + i, params, hyperedges, chosen) for i, chosen in enumerate(sets)]
     return problems
 

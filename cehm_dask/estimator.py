@@ -37,15 +37,20 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     n_clusters : int, or a sequence of int
         Clusters wanted. Several values are run side by side, and the one that the members single out is kept; if none
         stands out, a warning says so, and the one that agrees most with the members is kept.
-    variant : {"released", "printed"}, default "released"
-        The authors' released program, or the equations as printed in the paper; sets the three knobs below.
+    variant : {"released", "printed", "cosine"}, default "released"
+        Sets the three knobs below. The authors' released program; the equations as printed in the paper; or that
+        program with belonging that does not grow with the size of a cluster, for clusters of similar size.
     similarity : {"jaccard", "containment"}, optional
         Of hyperedges, for the medoids.
-    belonging : {"share", "count"}, optional
-        Weight of a hyperedge: the share of it that a growing cluster holds, or the number of samples.
+    belonging : {"share", "count", "cosine"}, optional
+        Weight of a hyperedge: the share of it that a growing cluster holds, the number of samples, or that share
+        divided by the cluster's length.
     schedule : {"fixed", "renewed"}, optional
         Samples assigned in a diffusion round: equal steps and exactly so many, or a share of what is left and
         everything tied with the last one.
+    tries : int, default 10
+        Solutions of the k-medoids problem, from different seeds, of which the best are taken; none costs a sweep.
+        The authors' program has 1.
     restarts : int, default 1
         Different medoid starts taken through all stages, in the same sweeps.
     choose : {"agreement", "loss"}, default "agreement"
@@ -62,7 +67,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     labels_ : (n_samples,) int16
         Cluster of each sample; -1 where no member says anything.
     margin_ : (n_samples,) float64
-        Confidence: lead of the cluster over the runner-up, from 0 (tie) to 1 with share weights.
+        Confidence: lead of the cluster over the runner-up, from 0 (tie) to 1, but for counts.
     medoids_ : (n_clusters,) int
         Hyperedges the clusters grew from.
     counts_ : (n_hyperedges, n_clusters) int64
@@ -109,6 +114,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         similarity: str | None = None,
         belonging: str | None = None,
         schedule: str | None = None,
+        tries: int = 10,
         restarts: int = 1,
         choose: str = "agreement",
         init: Sequence[int] | None = None,
@@ -120,6 +126,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.similarity = similarity
         self.belonging = belonging
         self.schedule = schedule
+        self.tries = tries
         self.restarts = restarts
         self.choose = choose
         self.init = init
@@ -263,7 +270,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _params(self, n_clusters: int) -> Params:
-        names = ("variant", "similarity", "belonging", "schedule", "restarts", "choose", "init", "max_iter")
+        names = ("variant", "similarity", "belonging", "schedule", "tries", "restarts", "choose", "init", "max_iter")
         return Params(n_clusters, **{name: getattr(self, name) for name in names})
 
     def _known(self, X: Any) -> tuple[Labels, NDArray[np.float64]]:

@@ -22,23 +22,24 @@ def dissimilarity(hyperedges: Hyperedges, similarity: str) -> NDArray[np.float64
 
 
 def medoids(
-    hyperedges: Hyperedges, similarity: str, n_clusters: int, restarts: int, rng: np.random.Generator
+    hyperedges: Hyperedges, similarity: str, n_clusters: int, restarts: int, tries: int, rng: np.random.Generator
 ) -> list[NDArray[np.intp]]:
-    """Up to ``restarts`` different sets of k medoids, each in ascending order.
+    """Up to ``restarts`` different sets of k medoids, each in ascending order: the best of ``tries`` solutions.
 
-    The same set found from two seeds would give the same result twice, so further seeds are tried; a table with
-    few local optima may still yield fewer sets than asked for.
+    Solutions differ by the seed, and those of lower k-medoids loss grow into better clusters; finding them costs no
+    sweep. The same set found from two seeds would give the same result twice, so further seeds are tried where sets
+    are missing; a table with few local optima may still yield fewer than asked for.
     """
     if n_clusters == hyperedges.n_hyperedges:
         return [np.arange(n_clusters)]
     table = dissimilarity(hyperedges, similarity)
-    found: dict[tuple[int, ...], NDArray[np.intp]] = {}
-    for _ in range(1 if restarts == 1 else TRIES_PER_START * restarts):
+    found: dict[tuple[int, ...], float] = {}
+    for done in range(max(tries, 1 if restarts == 1 else TRIES_PER_START * restarts)):
+        if done >= tries and len(found) >= restarts:
+            break
         seed = int(rng.integers(2**31))
         # One CPU: the solver's parallel variant gives the same medoids, but takes the GIL all the same.
         solution = kmedoids.fasterpam(table, n_clusters, init="random", random_state=seed, n_cpu=1)
-        chosen = np.sort(solution.medoids).astype(np.intp)
-        found.setdefault(tuple(chosen.tolist()), chosen)
-        if len(found) == restarts:
-            break
-    return list(found.values())
+        found.setdefault(tuple(np.sort(solution.medoids).tolist()), float(solution.loss))
+    best = sorted(found, key=found.__getitem__)[:restarts]
+    return [np.array(chosen, np.intp) for chosen in best]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from cehm_dask.consensus import ConsensusWarning
 from cehm_dask.estimator import CEHM
-from cehm_dask.reproduce import METHODS, PLANE_SETS, Dataset, by_paper, load, members
+from cehm_dask.reproduce import PLANE_SETS, SETTINGS, Dataset, by_paper, load, members
 
 UNASSIGNED = "#c8c8c8"
 PANELS = 5
@@ -108,5 +108,5 @@ def draw_all(lines: pd.DataFrame, data: Path | None, folder: Path) -> None:
     for name in PLANE_SETS:
         if data is not None and (data / f"{name}.npz").exists():
             mechanism(
-                load(name, data), "none", folder / "members", folder / f"mechanism_{name}.png", **METHODS["plain"]
+                load(name, data), "none", folder / "members", folder / f"mechanism_{name}.png", **SETTINGS["plain"]
             )

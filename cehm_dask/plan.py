@@ -68,6 +68,7 @@ class Params:
     similarity: str | None = None
     belonging: str | None = None
     schedule: str | None = None
+    tries: int = 10
     restarts: int = 1
     choose: str = "agreement"
     init: Sequence[int] | None = None
@@ -80,7 +81,7 @@ class Params:
                 continue
             if value not in allowed:
                 raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, allowed))}")
-        for name, low in (("n_clusters", 1), ("restarts", 1), ("max_iter", 1)):
+        for name, low in (("n_clusters", 1), ("tries", 1), ("restarts", 1), ("max_iter", 1)):
             _whole_number(name, getattr(self, name), low)
         if self.n_clusters > MAX_CLUSTERS:
             raise ValueError(f"n_clusters={self.n_clusters}: at most {MAX_CLUSTERS} clusters are supported")

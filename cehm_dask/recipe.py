@@ -108,9 +108,10 @@ class ConsensusSection(Section):
     """The one clustering out of many."""
 
     k: Clusters = Field(description="Clusters wanted: 10, or [5, 8, 10], or '2..15'.")
+    tries: Whole = Field(10, description="k-medoids solutions of which the best are taken.")
     restarts: Whole = Field(1, description="Medoid starts run side by side; the best is kept.")
-    variant: Literal["released", "printed"] = Field(
-        "released", description="The authors' program, or the equations as printed."
+    variant: Literal["released", "printed", "cosine"] = Field(
+        "released", description="The authors' program, the equations as printed, or belonging freed of size."
     )
     choose: Literal["agreement", "loss"] = Field("agreement", description="By what the best start is chosen.")
     max_iter: Whole = Field(100, description="Most rounds of adjustion.")

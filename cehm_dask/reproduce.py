@@ -23,12 +23,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from cehm_dask import rivals
 from cehm_dask.base_labels import k_range, label_all, make_labeller, plan_members
 from cehm_dask.consensus import ConsensusWarning
 from cehm_dask.engine import crew
 from cehm_dask.estimator import CEHM
 from cehm_dask.features import FeatureWarning, as_features
 from cehm_dask.labels import Codes
+from cehm_dask.plan import Params
 
 PAPER_SETS = (
     "iris",
@@ -67,12 +69,21 @@ SCALES = ("standard", "minmax")
 N_MEMBERS = 30
 SCORES = ("nmi", "ari")
 
-METHODS: Mapping[str, Mapping[str, Any]] = {
-    "plain": {"variant": "released", "restarts": 1},
-    "printed": {"variant": "printed", "restarts": 1},
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "plain": {"variant": "released", "tries": 1},
+    "printed": {"variant": "printed", "tries": 1},
     "default": {},
+    "plain-10": {"variant": "released", "tries": 1, "restarts": 10},
+    "cosine": {"variant": "cosine", "tries": 1},
+    "cosine-10": {"variant": "cosine", "tries": 1, "restarts": 10},
 }
-"""Settings of CEHM by the name a table gives them: the paper's, in both variants, and what a user gets unasked."""
+"""CEHM by the name a table gives it: as the paper has it, in both variants; as it comes; and with other settings."""
+
+USUAL = ("plain", "printed", "default")
+"""Methods that are run unless others are asked for."""
+
+KNOBS = ("similarity", "belonging", "schedule", "tries", "restarts", "choose", "max_iter")
+"""What a result of CEHM depends on beside the ensemble, the number of clusters and the seed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,10 +178,29 @@ class Task:
     folder: Path
 
 
+def known_methods() -> list[str]:
+    return [*SETTINGS, *rivals.METHODS]
+
+
 def settings_of(method: str) -> str:
     """What a method's results depend on beside the ensemble; lines of other settings do not count as done."""
-    own = CEHM(2, **METHODS[method]).get_params()
-    return json.dumps({name: own[name] for name in sorted(own) if name not in ("n_clusters", "random_state")})
+    if method in rivals.METHODS:
+        return method
+    own = Params(2, **SETTINGS[method])
+    return ", ".join(f"{name}={getattr(own, name)}" for name in KNOBS)
+
+
+def run_method(method: str, base: NDArray[Any], n_clusters: int, seed: int) -> tuple[Any, dict[str, Any]]:
+    """Labels that a method gives an ensemble, or None where it refuses its size; and what else is worth keeping."""
+    begin = perf_counter()
+    if method in rivals.METHODS:
+        rival = rivals.METHODS[method]
+        if rival.largest_n is not None and len(base) > rival.largest_n:
+            return None, {}
+        return rival(base, n_clusters, seed), {"seconds": perf_counter() - begin}
+    model = CEHM(n_clusters, random_state=seed, **SETTINGS[method]).fit(base)
+    seconds = perf_counter() - begin
+    return model.labels_, {"seconds": seconds, "losses": model.loss_history_.tolist(), "agreement": model.agreement_}
 
 
 def run_task(task: Task) -> list[dict[str, Any]]:
@@ -180,30 +210,16 @@ def run_task(task: Task) -> list[dict[str, Any]]:
 
     dataset = load(task.dataset, task.data)
     lines = []
-    with threadpool_limits(1):
+    with threadpool_limits(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConsensusWarning)
         base = members(dataset, task.scale, task.ensemble, task.folder / "members")
         for method in task.methods:
-            model = CEHM(dataset.n_clusters, random_state=task.ensemble, **METHODS[method])
-            begin = perf_counter()
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConsensusWarning)
-                model.fit(base)
-            seconds = perf_counter() - begin
-            lines.append(
-                {
-                    "set": task.dataset,
-                    "scale": task.scale,
-                    "ensemble": task.ensemble,
-                    "method": method,
-                    "settings": settings_of(method),
-                    "data": dataset.fingerprint,
-                    "nmi": normalized_mutual_info_score(dataset.y, model.labels_, average_method="geometric"),
-                    "ari": adjusted_rand_score(dataset.y, model.labels_),
-                    "agreement": model.agreement_,
-                    "seconds": seconds,
-                    "losses": model.loss_history_.tolist(),
-                }
-            )
+            labels, facts = run_method(method, base, dataset.n_clusters, task.ensemble)
+            if labels is not None:
+                facts["nmi"] = normalized_mutual_info_score(dataset.y, labels, average_method="geometric")
+                facts["ari"] = adjusted_rand_score(dataset.y, labels)
+            place = {"set": task.dataset, "scale": task.scale, "ensemble": task.ensemble, "method": method}
+            lines.append({**place, "settings": settings_of(method), "data": dataset.fingerprint, **facts})
     return lines
 
 
@@ -265,7 +281,7 @@ def reproduce(
     sets: Sequence[str] = (),
     scales: Sequence[str] = SCALES,
     ensembles: int = 30,
-    methods: Sequence[str] = tuple(METHODS),
+    methods: Sequence[str] = USUAL,
     workers: int = 1,
     report: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> pd.DataFrame:
@@ -285,7 +301,7 @@ def reproduce(
         Processes that work side by side; seconds are only worth comparing with one.
     report : callable (runs done, runs in all)
     """
-    for name, given, known in (("methods", methods, METHODS), ("scale", scales, SCALES)):
+    for name, given, known in (("methods", methods, known_methods()), ("scale", scales, SCALES)):
         wrong = [one for one in given if one not in known]
         if wrong:
             raise ValueError(f"{name}={', '.join(wrong)}: expected {', '.join(known)}")
@@ -330,13 +346,13 @@ def table(lines: pd.DataFrame, score: str) -> pd.DataFrame:
     known = paper[(paper["score"] == score.upper()) & (paper["method"] == "CEHM")].set_index("dataset")["value"]
     found = pd.DataFrame(index=by_paper(means.index))
     found["published"] = [known.get(PUBLISHED_AS.get(name, name), np.nan) for name in found.index]
-    for method in METHODS:
+    for method in known_methods():
         if method in means:
             for scale in SCALES:
                 if scale in means[method]:
                     found[f"{method} {scale}"] = means[method][scale]
     if "plain" in means:
-        found["better"] = found.filter(like="plain").max(axis=1)
+        found["better"] = found.filter(regex="^plain ").max(axis=1)
         found["difference"] = found["better"] - found["published"]
     return found
 

@@ -467,7 +467,7 @@ class _Run:
             model = CEHM(
                 wanted.k if len(wanted.k) > 1 else wanted.k[0],
                 random_state=wanted.seed,
-                **wanted.model_dump(include={"restarts", "variant", "choose", "max_iter"}),
+                **wanted.model_dump(include={"tries", "restarts", "variant", "choose", "max_iter"}),
             )
             model.fit(
                 self.ensemble_url,

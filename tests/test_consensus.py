@@ -274,7 +274,7 @@ def test_medoids__optimal_for_a_small_table(similarity):
     hyperedges = hyperedges_in(P)
     table = reference.dissimilarity(P, similarity)
     costs = {chosen: table[:, chosen].min(axis=1).sum() for chosen in combinations(range(len(table)), 3)}
-    sets = medoids(hyperedges, similarity, 3, 20, np.random.default_rng(0))
+    sets = medoids(hyperedges, similarity, 3, 20, 1, np.random.default_rng(0))
     found = [tuple(chosen.tolist()) for chosen in sets]
     assert found == sorted(set(found), key=found.index)  # different sets, each ascending:
     assert all(list(chosen) == sorted(chosen) for chosen in found)
@@ -397,6 +397,57 @@ def test_consensus__rows_permuted_and_no_cut_among_ties(belonging, case, data):
     np.testing.assert_array_equal(found.margin, wanted.margin[order])
 
 
+# --- medoid starts -----------------------------------------------------------------------------------------------
+
+
+def medoid_loss(P, chosen):
+    return reference.dissimilarity(P, "jaccard")[:, list(chosen)].min(axis=1).sum()
+
+
+def test_medoids__the_best_of_the_tries_first():
+    hyperedges = hyperedges_in(rugged())
+    rng = np.random.default_rng(0)
+    singles = [medoids(hyperedges, "jaccard", 10, 1, 1, rng)[0] for _ in range(8)]
+    losses = [medoid_loss(rugged(), one) for one in singles]
+    assert len(set(losses)) > 3, "the seeds must differ for this to test anything"
+    kept = medoids(hyperedges, "jaccard", 10, 3, 8, np.random.default_rng(0))
+    np.testing.assert_allclose([medoid_loss(rugged(), one) for one in kept], sorted(set(losses))[:3])
+    np.testing.assert_array_equal(medoids(hyperedges, "jaccard", 10, 1, 8, np.random.default_rng(0))[0], kept[0])
+    np.testing.assert_array_equal(medoids(hyperedges, "jaccard", 10, 1, 1, np.random.default_rng(0))[0], singles[0])
+
+
+# --- belonging by cosine -----------------------------------------------------------------------------------------
+
+
+def test_weights__cosine_by_hand():
+    counts, sizes = np.array([[4, 0], [2, 2], [0, 1]]), np.array([4, 4, 2])
+    shares = np.array([[1, 0], [0.5, 0.5], [0, 0.5]])
+    np.testing.assert_allclose(rounds.weights_of(counts, sizes, "cosine"), shares / np.sqrt([5, 1.5]))
+    assert (rounds.weights_of(counts * [1, 0], sizes, "cosine")[:, 1] == 0).all()  # an empty one draws nothing
+
+
+@settings(max_examples=60, deadline=None)
+@given(case=cases())
+def test_margin__of_the_cosine_lies_between_0_and_1(case):
+    found = solve(case.P, start_from(case, "cosine", "fixed"))
+    assert (found.margin >= 0).all()
+    assert (found.margin <= 1 + 1e-12).all()
+
+
+def test_margin__of_the_cosine_is_1_where_all_members_agree():
+    P = np.repeat([[0, 0, 0], [1, 1, 1], [2, 2, 2]], [50, 7, 2], axis=0)
+    np.testing.assert_allclose(solve(P, Params(3, variant="cosine")).margin, 1.0)
+
+
+def test_cosine__a_large_cluster_does_not_swallow_a_small_one():
+    rng = np.random.default_rng(0)
+    truth = np.repeat([0, 1], [100, 20])
+    P = np.stack([np.where(rng.random(120) < 0.75, truth, rng.integers(2, size=120)) for _ in range(9)], axis=1)
+    cosine, share = (solve(P, Params(2, variant=variant)).labels for variant in ("cosine", "released"))
+    assert len(set(share)) == 1
+    assert (cosine == truth).mean() > 0.95 or (cosine != truth).mean() > 0.95
+
+
 # --- properties of the result ------------------------------------------------------------------------------------
 
 
@@ -473,7 +524,7 @@ def rugged():
 def singles(variant, seed):
     """Result and trace of every start that five restarts begin with, each run by itself."""
     similarity, rng = Params(10, variant=variant).similarity, np.random.default_rng([seed, 10])
-    sets = medoids(hyperedges_in(rugged()), similarity, 10, 5, rng)
+    sets = medoids(hyperedges_in(rugged()), similarity, 10, 5, 10, rng)
     return [solve_and_trace(rugged(), Params(10, variant=variant, init=chosen)) for chosen in sets]
 
 

@@ -116,7 +116,7 @@ def test_pickle__predicts_the_same(P):
 @pytest.mark.parametrize(
     ("knob", "value", "message"),
     [
-        ("variant", "paper", "variant='paper': expected one of 'released', 'printed'"),
+        ("variant", "paper", "variant='paper': expected one of 'released', 'printed', 'cosine'"),
         ("similarity", "dice", "similarity='dice'"),
         ("belonging", "sum", "belonging='sum'"),
         ("schedule", "slow", "schedule='slow'"),
@@ -165,7 +165,7 @@ def test_membership__rows_sum_to_one_and_point_at_the_label(P, variant):
 
 def test_membership__lead_is_the_margin(P):
     # With share weights a row of degrees sums to the number of members that speak: the lead scales back exactly.
-    model = CEHM(3, random_state=0).fit(P)
+    model = CEHM(3, variant="released", random_state=0).fit(P)
     degrees = model.membership(P) * (P >= 0).sum(axis=1, keepdims=True)
     ascending = np.sort(degrees, axis=1)
     np.testing.assert_allclose((ascending[:, -1] - ascending[:, -2]) / 5, model.margin_, atol=1e-12)

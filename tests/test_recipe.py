@@ -66,7 +66,7 @@ WRONG = {
     "share": ("ensemble.subspace=1.5", "1.5: must be at most 1"),
     "share of nothing": ("ensemble.subspace=0", "0: must be more than 0"),
     "choice": ("scale=standart", "did you mean 'standard'?"),
-    "choice, what is allowed": ("consensus.variant=x", "'x': expected one of 'released', 'printed'"),
+    "choice, what is allowed": ("consensus.variant=x", "'x': expected one of 'released', 'printed', 'cosine'"),
     "base": ("ensemble.base=[kmeans, kmedoids]", "'kmedoids': expected one of 'kmeans', 'minibatch', 'mixture'"),
     "no base": ("ensemble.base=[]", "[]: expected at least one"),
     "k_max": ("ensemble={k_min: 5, k_max: 3}", "3 < k_min=5"),

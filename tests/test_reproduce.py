@@ -68,7 +68,7 @@ def test_lines__hold_the_scores_of_the_method(folder):
     truth = load_iris().target
     for line in lines.to_dict("records"):
         (path,) = (folder / "members").glob(f"iris-standard-*/{line['ensemble']:02d}.npy")
-        model = CEHM(3, random_state=line["ensemble"], **paper.METHODS[line["method"]])
+        model = CEHM(3, random_state=line["ensemble"], **paper.SETTINGS[line["method"]])
         labels = model.fit_predict(np.load(path))
         assert line["nmi"] == normalized_mutual_info_score(truth, labels, average_method="geometric")
         assert line["ari"] == adjusted_rand_score(truth, labels)

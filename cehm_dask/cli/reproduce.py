@@ -80,7 +80,7 @@ def reproduce(
             sets=_names(sets),
             scales=paper.SCALES if scale == "both" else _names(scale),
             ensembles=ensembles,
-            methods=_names(methods) or tuple(paper.METHODS),
+            methods=_names(methods) or paper.USUAL,
             workers=workers or len(os.sched_getaffinity(0)),
             report=lambda done, total: bar.update(runs, completed=done, total=total),
         )
