@@ -409,9 +409,9 @@ def test_medoids__the_best_of_the_tries_first():
     rng = np.random.default_rng(0)
     singles = [medoids(hyperedges, "jaccard", 10, 1, 1, rng)[0] for _ in range(8)]
     losses = [medoid_loss(rugged(), one) for one in singles]
-    assert len(set(losses)) > 3, "the seeds must differ for this to test anything"
-    kept = medoids(hyperedges, "jaccard", 10, 3, 8, np.random.default_rng(0))
-    np.testing.assert_allclose([medoid_loss(rugged(), one) for one in kept], sorted(set(losses))[:3])
+    assert len(set(losses)) > 2, "the seeds must differ for this to test anything"
+    kept = medoids(hyperedges, "jaccard", 10, 2, 8, np.random.default_rng(0))
+    np.testing.assert_allclose([medoid_loss(rugged(), one) for one in kept], sorted(set(losses))[:2])
     np.testing.assert_array_equal(medoids(hyperedges, "jaccard", 10, 1, 8, np.random.default_rng(0))[0], kept[0])
     np.testing.assert_array_equal(medoids(hyperedges, "jaccard", 10, 1, 1, np.random.default_rng(0))[0], singles[0])
 

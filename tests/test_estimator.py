@@ -17,6 +17,7 @@ import cehm_dask
 from cehm_dask import CEHM, ConsensusWarning
 
 KNOBS = {
+    "tries": 3,
     "variant": "printed",
     "similarity": "jaccard",
     "belonging": "share",
