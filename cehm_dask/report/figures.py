@@ -67,11 +67,9 @@ def confidence(histogram: NDArray[np.int64]) -> Markup:
     total = histogram.sum(axis=0)
     bins, n = len(total), max(1, int(total.sum()))
     drawing = Drawing(210, "Distribution of the margin over all samples")
-    frame = Frame(drawing, (0, 1), (0, float(total.max() / n) or 1.0))
-    frame.y_axis(
-        ticks(0, float(total.max() / n), 4),
-        [f"{t:.3g} %" for t in np.multiply(ticks(0, float(total.max() / n), 4), 100)],
-    )
+    top = float(total.max() / n) or 1.0
+    frame = Frame(drawing, (0, 1), (0, top))
+    frame.y_axis(ticks(0, top), [f"{100 * t:.3g}%" for t in ticks(0, top)])
     for place, count in enumerate(total.tolist()):
         if count:
             low, high = place / bins, (place + 1) / bins

@@ -53,6 +53,7 @@ MOST_TABLE_ROWS = 200
 """Clusters, or members, in a table."""
 MOST_CLASSES = 30
 """Clusters, and classes, in the table against the truth."""
+SEED = "seed of the starts, drawn"
 MARGIN = 12
 """Around a figure that stands alone."""
 
@@ -501,7 +502,8 @@ def _run(store: StoredConsensus, ensemble: Ensemble | None) -> Context:
     )
     identity = facts["identity"]
     settings = [
-        (name, ", ".join(map(str, value)) if isinstance(value, list) else str(value))
+        # Not the seed that was given, but the one drawn with it.
+        (SEED if name == "seed" else name, ", ".join(map(str, value)) if isinstance(value, list) else str(value))
         for name, value in identity.items()
         if name != "labels" and value is not None
     ]
