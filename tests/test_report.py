@@ -151,7 +151,7 @@ def test_least_certain__are_the_same_whatever_the_chunks(made, tmp_path, monkeyp
         whole = seen
 
 
-@pytest.mark.parametrize("variant", ["released", "printed"])
+@pytest.mark.parametrize("variant", ["released", "printed", "cosine"])
 def test_runner_up__is_as_far_behind_as_the_margin_says(made, tmp_path, variant):
     url = str(tmp_path / "consensus.zarr")
     ensemble = str(made / "ensemble.zarr")
@@ -164,7 +164,7 @@ def test_runner_up__is_as_far_behind_as_the_margin_says(made, tmp_path, variant)
     assert second.tolist() == membership.argmax(axis=1).tolist()
 
 
-@pytest.mark.parametrize("variant", ["released", "printed"])
+@pytest.mark.parametrize("variant", ["released", "printed", "cosine"])
 def test_margins__lie_between_0_and_1_whatever_the_variant(made, tmp_path, variant):
     url = str(tmp_path / "consensus.zarr")
     model = CEHM(5, random_state=0, variant=variant).fit(str(made / "ensemble.zarr"), output=url)

@@ -52,8 +52,8 @@ class Seen:
 
 
 def unit_of(store: StoredConsensus) -> float:
-    """What margins are shares of: where belonging is a share, of all members; where it is a count, of the largest."""
-    if store.facts["identity"]["belonging"] == "share":
+    """What margins are shares of: of what all members give; where belonging is a plain count, of the largest margin."""
+    if store.facts["identity"]["belonging"] != "count":
         return 1.0
     margin = store.array("margin")
     starts = range(0, margin.shape[0], SWEEP_ROWS)
