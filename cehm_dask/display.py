@@ -106,7 +106,7 @@ class Rows:
         self._bar = Progress(
             TextColumn("{task.description:<8}"),
             BarColumn(BAR),
-            TextColumn("{task.completed:,.0f} rows, {task.fields[rate]} a second"),
+            TextColumn("{task.completed:,.0f} {task.fields[unit]}, {task.fields[rate]} a second"),
             TimeElapsedColumn(),
             console=console,
             transient=True,
@@ -124,9 +124,11 @@ class Rows:
 
     def report(self, what: str, rows: int) -> None:
         if what not in self._tasks:
+            unit = "members" if what == "fitted" else "rows"
             # The second pass over a table knows how long the first one was.
-            total = self._bar.tasks[-1].completed if self._tasks else self._total
-            self._tasks[what] = self._bar.add_task(what, total=total, rate="")
+            passes = [task.completed for task in self._bar.tasks if task.fields["unit"] == unit == "rows"]
+            total = passes[-1] if passes else self._total
+            self._tasks[what] = self._bar.add_task(what, total=total, rate="", unit=unit)
         task = self._bar.tasks[self._tasks[what]]
         self._bar.update(
             self._tasks[what], advance=rows, rate=f"{(task.completed + rows) / max(task.elapsed or 0, 1e-3):,.0f}"
@@ -254,7 +256,8 @@ def run_summary(console: Console, result: Result) -> None:
         facts = {**result.facts, "n_hyperedges": stored.array("counts").shape[0]}
         _closing(console, facts, sizes, members, result.seconds)
     if known := result.scores.get("scores"):
-        said = ", ".join(f"{name} {known[name]:.3f}" for name in ("nmi", "ari", "accuracy") if name in known)
+        titles = {"nmi": "NMI", "ari": "ARI", "accuracy": "accuracy"}
+        said = ", ".join(f"{title} {known[name]:.3f}" for name, title in titles.items())
         console.print(f"against the known classes: {said}", highlight=False)
     if "done" not in result.stages.values():
         console.print("nothing to do: everything was done before, with the same settings and data")
