@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from cehm_dask.engine import Engine, Run
 from cehm_dask.evaluation import contingency, nmi
@@ -51,6 +52,9 @@ NEXT_GAP = 1.25
 
 ITERATIONS = 40
 """Of the subspace; fixed, so that nothing depends on when it would have been good enough."""
+
+UPRIGHT = 5
+"""Iterations after which the subspace's vectors are made upright again."""
 
 Pair = tuple[int, int]
 
@@ -88,6 +92,11 @@ def gaps(hyperedges: Hyperedges, n_clusters: int) -> list[Gap]:
     """The gap behind every number of clusters from 2 on that members are fine enough to testify about."""
     clusters_of = np.bincount(hyperedges.members, minlength=hyperedges.n_members)
     fewest = max(3, ceil(FEWEST_MEMBERS * hyperedges.n_members))
+    with threadpool_limits(1):  # threads that wait for one another cost more than these small products
+        return _gaps(hyperedges, n_clusters, clusters_of, fewest)
+
+
+def _gaps(hyperedges: Hyperedges, n_clusters: int, clusters_of: NDArray[np.intp], fewest: int) -> list[Gap]:
     found: list[Gap] = []
     latest: tuple[int, NDArray[np.float64]] | None = None
     for k in range(2, min(n_clusters, MOST_JUDGED) + 1):
@@ -109,11 +118,15 @@ def _eigenvalues(hyperedges: Hyperedges, testify: NDArray[np.bool_], count: int)
     """
     chosen = testify[hyperedges.members]
     scale = 1.0 / np.sqrt(hyperedges.sizes[chosen])
-    walk = hyperedges.intersections[np.ix_(chosen, chosen)] * scale[:, None] * scale[None, :]
+    walk = (
+        hyperedges.intersections[np.ix_(chosen, chosen)] * scale[:, None] * scale[None, :] / np.count_nonzero(testify)
+    )
     width = min(len(walk), count + 12)
     basis = np.random.default_rng(0).standard_normal((len(walk), width))
-    for _ in range(ITERATIONS):
-        basis, _ = np.linalg.qr(walk @ basis)
+    for iteration in range(1, ITERATIONS + 1):
+        basis = walk @ basis
+        if iteration % UPRIGHT == 0:
+            basis, _ = np.linalg.qr(basis)
     values = np.linalg.eigvalsh(basis.T @ walk @ basis)[::-1]
     return np.pad(values / values[0], (0, max(0, count - width)))[:count]
 
