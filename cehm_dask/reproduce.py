@@ -357,6 +357,12 @@ def table(lines: pd.DataFrame, score: str) -> pd.DataFrame:
     return found
 
 
+def mean_ranks(lines: pd.DataFrame, score: str) -> pd.Series:
+    """Mean rank of every method over the sets and scalings that all of them have done, 1 the best."""
+    means = lines.pivot_table(index=["set", "scale"], columns="method", values=score, aggfunc="mean")
+    return means.dropna().rank(axis=1, ascending=False).mean().sort_values()
+
+
 def by_paper(names: Iterable[str]) -> list[str]:
     """Names of sets in the order of the paper's tables, others behind them."""
     return sorted(names, key=lambda name: (PAPER_SETS.index(name) if name in PAPER_SETS else len(PAPER_SETS), name))
@@ -376,9 +382,10 @@ def markdown(found: pd.DataFrame, score: str) -> str:
 
 
 def write_tables(lines: pd.DataFrame, folder: Path) -> dict[str, pd.DataFrame]:
-    """Write both tables as CSV and as Markdown; returns them by score."""
+    """Write both tables as CSV and as Markdown, and the mean ranks of the methods; returns the tables by score."""
     tables = {score: table(lines, score) for score in SCORES}
     for score, found in tables.items():
         found.to_csv(folder / f"table_{score}.csv", index_label="set")
         (folder / f"table_{score}.md").write_text(markdown(found, score))
+        mean_ranks(lines, score).to_csv(folder / f"ranks_{score}.csv", header=["mean rank"])
     return tables

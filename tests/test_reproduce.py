@@ -145,6 +145,18 @@ def test_table__means_beside_the_published_numbers():
     assert "| – |" in text[-1]  # a mean over some of the sets only is none
 
 
+def test_mean_ranks__over_what_all_methods_have_done():
+    lines = pd.DataFrame(
+        {
+            "set": ["iris"] * 4 + ["wine"] * 2 + ["usps"],
+            "scale": "standard",
+            "method": ["plain", "plain", "default", "wct", "default", "wct", "plain"],
+            "nmi": [0.5, 0.7, 0.65, 0.1, 0.2, 0.9, 0.9],
+        }
+    )
+    assert paper.mean_ranks(lines, "nmi").to_dict() == {"default": 1.0, "plain": 2.0, "wct": 3.0}
+
+
 def test_published__has_both_tables_of_twenty_sets():
     counted = paper.published().groupby(["score", "method"])["dataset"].nunique()
     assert (counted == 20).all()
@@ -193,6 +205,8 @@ def test_command__writes_tables_and_figures(data, folder):
         "table_nmi.md",
         "table_ari.csv",
         "table_ari.md",
+        "ranks_nmi.csv",
+        "ranks_ari.csv",
         "convergence_standard.png",
         "convergence_minmax.png",
         "times.png",
