@@ -71,7 +71,8 @@ def steps_shown(steps: list[tuple[str, NDArray[np.int16]]]) -> list[tuple[str, N
     """Start, two rounds of diffusion, two of adjustion and the end; a stage of fewer rounds shows its last again."""
     of = {stage: [seen for name, seen in steps if name == stage] for stage in ("diffusion", "adjustion")}
     diffusion = of["diffusion"] or [steps[0][1]]
-    thirds = [diffusion[(len(diffusion) - 1) // 3], diffusion[2 * (len(diffusion) - 1) // 3]]
+    last = len(diffusion) - 1
+    thirds = [diffusion[last // 3], diffusion[min(last, max(last // 3 + 1, 2 * last // 3))]]
     adjustion = [of["adjustion"][min(i, len(of["adjustion"]) - 1)] for i in (0, 1)]
     names = ("start", "diffusion, early", "diffusion, later", "adjustion, round 1", "adjustion, round 2", "end")
     return list(zip(names, [steps[0][1], *thirds, *adjustion, steps[-1][1]], strict=True))

@@ -186,7 +186,9 @@ def test_load__refuses_a_file_without_classes(data):
         paper.load("wine", data)
 
 
-@pytest.mark.parametrize(("rounds", "shown"), [((4, 3), [0, 2, 3, 5, 6, 7]), ((0, 1), [0, 0, 0, 1, 1, 1])])
+@pytest.mark.parametrize(
+    ("rounds", "shown"), [((4, 3), [0, 2, 3, 5, 6, 7]), ((2, 1), [0, 1, 2, 3, 3, 3]), ((0, 1), [0, 0, 0, 1, 1, 1])]
+)
 def test_steps_shown__start_two_of_each_stage_and_the_end(rounds, shown):
     stages = ["start", *["diffusion"] * rounds[0], *["adjustion"] * rounds[1]]
     steps = [(stage, np.array([number])) for number, stage in enumerate(stages)]
