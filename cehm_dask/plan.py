@@ -33,6 +33,9 @@ MAX_CLUSTERS = int(np.iinfo(np.int16).max)
 BLOCK_ROWS = 1 << 15
 """Rows a kernel sees: a block of thirty members, its margins and winners fit the second-level cache."""
 
+FEWEST_BLOCK_ROWS = 1 << 13
+"""However many problems share a block: in smaller ones, the calls a block and problem outweigh the cache."""
+
 STATE_BYTES = 2 + 2 + 2 + 8
 """Bytes a sample and problem that assignment, the one before it, winner and margin take."""
 
@@ -210,7 +213,9 @@ def make_budget(
         Rows a kernel sees.
     """
     if block_rows is None:
-        block_rows = min(shape.read_rows or BLOCK_ROWS, max(1024, 4 * BLOCK_ROWS // len(clusters)), shape.n_samples)
+        block_rows = min(
+            shape.read_rows or BLOCK_ROWS, max(FEWEST_BLOCK_ROWS, 4 * BLOCK_ROWS // len(clusters)), shape.n_samples
+        )
     block_rows = max(1, min(block_rows, shape.n_samples))
     columns = sum(clusters) + 12
     window = ceil(WIDEST_WINDOW * (shape.row_bytes + 8)) if shape.read_rows else 0
