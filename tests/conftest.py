@@ -29,7 +29,7 @@ def worker_processes(count=2):
 
     # Port 0: any free one, so that two clusters can live side by side.
     options = {"threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
-    with LocalCluster(n_workers=count, **options) as cluster, Client(cluster) as client:
+    with LocalCluster(n_workers=count, **options) as cluster, Client(cluster, set_as_default=False) as client:
         yield cluster, client
 
 
