@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from cehm_dask.job import Where
 from cehm_dask.labels import as_labels
+from cehm_dask.machine import resident_bytes
 from cehm_dask.plan import BudgetError
 from cehm_dask.rivals import (
     METHODS,
@@ -401,8 +402,9 @@ def test_quadratic_method__more_samples_than_it_takes_are_refused_with_their_byt
     labels = np.stack([np.arange(n) % 173, np.arange(n) // 173], axis=1)  # all rows differ
     with pytest.raises(BudgetError, match=rf"{METHODS[name].title}: {n:,} .*GiB.*usenc"):
         METHODS[name](labels, 3)
-    with pytest.raises(BudgetError, match=r"memory=400 MiB allowed < .* projected .*4,000"):
-        METHODS[name](labels[:4000], 3, where=Where(memory="400MiB"))
+    allowed = resident_bytes() + (64 << 20)  # enough for the labels, too little for any pairs of 4,000
+    with pytest.raises(BudgetError, match=r"memory=.* allowed < .* projected .*4,000"):
+        METHODS[name](labels[:4000], 3, where=Where(memory=allowed))
 
 
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.distinct])

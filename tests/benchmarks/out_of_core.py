@@ -57,6 +57,10 @@ class Sweeps:
     def __call__(self) -> None:
         order = self.problem.order(cut=EVERY_ROW)
         self.engine.sweep("belonging", advance, combine, [order])
+        # The next one is another round, with weights that workers have not seen.
+        self.problem.step += 1
+        self.problem.table += 1
+        self.problem.previous = (order.weights, EVERY_ROW)
 
     def seconds(self, repeats: int = 3) -> float:
         self()
