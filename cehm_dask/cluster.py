@@ -275,6 +275,7 @@ def _gateway(config: Gateway) -> Iterator[Any]:
     door = _need("dask_gateway", "gateway", config.kind).Gateway(address=config.address, auth=config.auth)
     _DOORS.append(door)
     with door, door.new_cluster(shutdown_on_close=True, **config.options) as cluster:
+        _DOORS.append(cluster.gateway)
         yield cluster
 
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.request import urlopen
 
 import numpy as np
 import psutil
@@ -14,7 +15,7 @@ from cehm_dask import CEHM
 from cehm_dask.cluster_config import PINNED
 from cehm_dask.store import open_consensus
 from cehm_dask.synth import Synth
-from tests.test_cluster import answers, cehm, config_file, free_port
+from tests.test_cluster import cehm, config_file, free_port
 
 pytestmark = [pytest.mark.gateway, pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")]
 
@@ -29,6 +30,15 @@ c.ClusterConfig.worker_cores = 1
 c.ClusterConfig.worker_memory = "1 G"
 c.ClusterConfig.environment = {pinned}
 """
+
+
+def _ready(address):
+    """Whether the server behind the proxy answers; the proxy itself does before it knows of it."""
+    try:
+        with urlopen(f"{address}/api/health", timeout=5) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +56,7 @@ def gateway(tmp_path_factory):
         server = subprocess.Popen([program, "-f", str(folder / "config.py")], stdout=log, stderr=log, cwd=folder)
     try:
         deadline = time.monotonic() + 60
-        while not answers(port):
+        while not _ready(f"http://127.0.0.1:{port}"):
             assert server.poll() is None, (folder / "log").read_text()
             assert time.monotonic() < deadline
             time.sleep(0.1)
