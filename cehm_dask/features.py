@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask.files import absolute, kept_columns
+from cehm_dask.files import absolute, exists, is_url, kept_columns
 from cehm_dask.store import is_store, open_array
 
 BLOCK_ROWS = 1 << 16
@@ -89,17 +89,42 @@ def _from_path(path: str, leave_out: Sequence[str]) -> Features:
     reopen = partial(as_features, absolute(path), leave_out=tuple(leave_out))
     if is_store(path):
         return replace(_from_array(open_array(path), path), reopen=reopen)
-    local = Path(path)
-    if not local.exists():
+    if not exists(path):
         raise FileNotFoundError(f"features {path}: no such file")
-    if local.suffix == ".npy":
-        mapped = np.load(local, mmap_mode="r", allow_pickle=False)
-        return replace(_from_array(mapped, path), reopen=reopen)
-    if local.suffix == ".parquet":
-        return replace(_from_parquet(local, leave_out), reopen=reopen)
-    if local.suffix == ".csv":
-        return _from_csv(local, leave_out)
+    if path.endswith(".npy"):
+        return replace(_from_remote_npy(path) if is_url(path) else _from_npy(path), reopen=reopen)
+    if path.endswith(".parquet"):
+        return replace(_from_parquet(path, leave_out), reopen=reopen)
+    if path.endswith(".csv"):
+        return _from_csv(path, leave_out)
     raise ValueError(f"features {path}: expected a name that ends in .npy, .csv, .parquet or .zarr")
+
+
+def _from_npy(path: str) -> Features:
+    return _from_array(np.load(path, mmap_mode="r", allow_pickle=False), path)
+
+
+def _from_remote_npy(url: str) -> Features:
+    """Rows of a .npy in an object store, which cannot be mapped: each block is one request."""
+    filesystem, path = fsspec.core.url_to_fs(url)
+    with filesystem.open(path, "rb") as file:
+        version = np.lib.format.read_magic(file)
+        if version == (1, 0):
+            shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
+        else:  # newer ones differ in the length of the header only
+            shape, by_columns, dtype = np.lib.format.read_array_header_2_0(file)
+        begin = file.tell()
+    if by_columns:
+        raise ValueError(f"features {url}: only arrays in row order can be read by rows; save them in that order")
+    if dtype.kind not in "iufb":
+        raise TypeError(f"features {url} have dtype {dtype}: expected numbers")
+    row_bytes = dtype.itemsize * int(np.prod(shape[1:]))
+
+    def read(start: int, stop: int) -> NDArray[Any]:
+        content = filesystem.cat_file(path, start=begin + start * row_bytes, end=begin + stop * row_bytes)
+        return np.frombuffer(content, dtype).reshape(-1, *shape[1:])
+
+    return _checked(shape, read, url)
 
 
 def _from_array(array: Any, source: str) -> Features:
@@ -121,24 +146,26 @@ def _from_frame(frame: Any) -> Features:
     return _checked(values.shape, lambda a, b: values[a:b], "a data frame", names)
 
 
-def _from_parquet(path: Path, leave_out: Sequence[str]) -> Features:
+def _from_parquet(path: str, leave_out: Sequence[str]) -> Features:
     import pyarrow.parquet as pq
 
-    file = pq.ParquetFile(path)
-    edges = np.cumsum([0, *(file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups))])
-    names = kept_columns(file.schema_arrow.names, leave_out, path)
+    filesystem, place = fsspec.core.url_to_fs(path)
+    with pq.ParquetFile(place, filesystem=filesystem) as file:
+        edges = np.cumsum([0, *(file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups))])
+        names = kept_columns(file.schema_arrow.names, leave_out, path)
 
     def read(start: int, stop: int) -> NDArray[Any]:
         first, last = np.searchsorted(edges, [start, stop - 1], side="right") - 1
         # A reader of its own: one is not safe to share between threads.
-        table = pq.ParquetFile(path).read_row_groups(list(range(first, last + 1)), columns=names)
+        with pq.ParquetFile(place, filesystem=filesystem) as file:
+            table = file.read_row_groups(list(range(first, last + 1)), columns=names)
         columns = [np.asarray(column)[start - edges[first] : stop - edges[first]] for column in table.columns]
         return np.stack(columns, axis=1)
 
-    return _checked((int(edges[-1]), len(names)), read, str(path), names)
+    return _checked((int(edges[-1]), len(names)), read, path, names)
 
 
-def _from_csv(path: Path, leave_out: Sequence[str]) -> Features:
+def _from_csv(path: str, leave_out: Sequence[str]) -> Features:
     """Text cannot be read from the middle: it is turned once, block by block, into a temporary file of numbers."""
     import pandas as pd
 
@@ -160,7 +187,7 @@ def _from_csv(path: Path, leave_out: Sequence[str]) -> Features:
             raise ValueError(f"n_samples=0: {path} has no rows")
         file.flush()
         values = np.memmap(file, np.float64, "r", shape=(rows, len(names)))
-    return _checked(values.shape, lambda a, b: values[a:b], str(path), names)
+    return _checked(values.shape, lambda a, b: values[a:b], path, names)
 
 
 def _checked(shape: Sequence[int], read: Read, source: str, names: Sequence[str] | None = None) -> Features:

@@ -212,7 +212,7 @@ def across(data: Mapping[str, Any]) -> list[tuple[Key, str]]:
         source = sections.get(name, {})
         if source.get("id") is not None and not is_table(source.get("path")):
             wrong.append(((name, "id"), f"only the tables {' and '.join(TABLES)} have columns with names"))
-    for name in ("features", "labels", "truth"):
+    for name in ("labels", "truth"):
         path = sections.get(name, {}).get("path")
         if isinstance(path, str) and is_url(path) and not path.rstrip("/").endswith(".zarr"):
             wrong.append(((name, "path"), f"{path!r}: files are read from here; of URLs, only those ending in .zarr"))

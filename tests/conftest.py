@@ -1,11 +1,14 @@
-"""Fixtures shared by several rooms' tests."""
+"""What several rooms' tests share."""
 
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import HealthCheck, settings
+
+from cehm_dask import cli
 
 # Compilation and a loaded machine make single examples slow; that is not what these tests look for.
 settings.register_profile("cehm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -20,6 +23,15 @@ def hard_ensemble():
     labels[np.random.default_rng(0).random(labels.shape) < 0.05] = -1
     labels[17] = -1
     return labels
+
+
+def cehm(*args, code=0):
+    """What the command prints, out and err, if it ends with the exit code."""
+    result = CliRunner().invoke(cli.main, [str(arg) for arg in args])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result.stdout, result.stderr
 
 
 @contextmanager

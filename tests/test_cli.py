@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 
 from cehm_dask import CEHM, ConsensusWarning, __version__, cli
 from cehm_dask.ingest import ingest
 from cehm_dask.store import open_consensus, open_ensemble
 from cehm_dask.synth import Synth
+from tests.conftest import cehm
 
 pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
 
@@ -48,18 +48,9 @@ def folder(base_labels, tmp_path, monkeypatch):
     return tmp_path
 
 
-def run(*args, code=0):
-    """What the command prints, out and err, if it ends with the exit code."""
-    result = CliRunner().invoke(cli.main, [str(arg) for arg in args])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result.stdout, result.stderr
-
-
 def refused(*args, code=2):
     """The one line that the command ends with."""
-    out, err = run(*args, code=code)
+    out, err = cehm(*args, code=code)
     assert out == ""
     assert err.startswith("error: ")
     assert err.count("\n") == 1
@@ -92,7 +83,7 @@ def labels_of(path):
     ],
 )
 def test_consensus__files_in_and_out(folder, wanted, source, output):
-    out, err = run("consensus", source, "--k", 5, "-o", output)
+    out, err = cehm("consensus", source, "--k", 5, "-o", output)
     np.testing.assert_array_equal(labels_of(output), wanted.labels_)
     assert "200 samples, 8 members" in out
     assert "agreement with the members" in out
@@ -102,7 +93,7 @@ def test_consensus__files_in_and_out(folder, wanted, source, output):
 
 @pytest.mark.parametrize("output", ["out.csv", "out.parquet"])
 def test_consensus__margins_beside_the_labels(folder, wanted, output):
-    run("consensus", "labels.npy", "--k", 5, "-o", output)
+    cehm("consensus", "labels.npy", "--k", 5, "-o", output)
     frame = pd.read_csv(output) if output.endswith("csv") else pd.read_parquet(output)
     assert list(frame.columns) == ["row", "label", "margin"]
     assert frame["row"].tolist() == list(range(200))
@@ -114,7 +105,7 @@ def test_consensus__row_ids_are_kept_and_are_no_member(folder, wanted, base_labe
     frame = pd.DataFrame(base_labels, columns=list("abcdefgh")).assign(who=[f"{n:04}" for n in range(200)])
     frame.to_csv("named.csv", index=False)
     frame.to_parquet("named.parquet")
-    run("consensus", source, "--k", 5, "--id", "who", "-o", "out.parquet", "--quiet")
+    cehm("consensus", source, "--k", 5, "--id", "who", "-o", "out.parquet", "--quiet")
     table = pd.read_parquet("out.parquet")
     assert table["who"].tolist() == frame["who"].tolist()
     np.testing.assert_array_equal(table["label"], wanted.labels_)
@@ -124,21 +115,21 @@ def test_consensus__row_ids_are_kept_and_are_no_member(folder, wanted, base_labe
 
 def test_consensus__without_output_writes_nothing(folder):
     before = sorted(folder.iterdir())
-    out, err = run("consensus", "labels.npy", "--k", 5)
+    out, err = cehm("consensus", "labels.npy", "--k", 5)
     assert "200 samples" in out
     assert "written" not in err
     assert sorted(folder.iterdir()) == before
 
 
 def test_consensus__quiet(folder, wanted):
-    assert run("consensus", "labels.npy", "--k", 5, "-o", "out.npy", "--quiet") == ("", "")
+    assert cehm("consensus", "labels.npy", "--k", 5, "-o", "out.npy", "--quiet") == ("", "")
     np.testing.assert_array_equal(labels_of("out.npy"), wanted.labels_)
 
 
 def test_consensus__settings_reach_the_estimator(folder, base_labels):
     settings = {"variant": "printed", "restarts": 3, "choose": "loss", "max_iter": 4}
     args = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", value)]
-    run("consensus", "labels.npy", "--k", 4, "--seed", 7, "-o", "out.zarr", *args)
+    cehm("consensus", "labels.npy", "--k", 4, "--seed", 7, "-o", "out.zarr", *args)
     expected = CEHM(4, random_state=7, **settings).fit(base_labels)
     np.testing.assert_array_equal(labels_of("out.zarr"), expected.labels_)
     identity = open_consensus("out.zarr").facts["identity"]
@@ -148,9 +139,9 @@ def test_consensus__settings_reach_the_estimator(folder, base_labels):
 @pytest.mark.parametrize(("text", "ks"), [("5,8", [5, 8]), ("2..4", [2, 3, 4]), ("7,", None), ("3..3", [3])])
 def test_consensus__several_k(folder, base_labels, text, ks):
     if ks is None:
-        run("consensus", "labels.npy", "--k", text, code=2)
+        cehm("consensus", "labels.npy", "--k", text, code=2)
         return
-    out, _ = run("consensus", "labels.npy", "--k", text, "-o", "out.zarr")
+    out, _ = cehm("consensus", "labels.npy", "--k", text, "-o", "out.zarr")
     stored = open_consensus("out.zarr")
     assert [solution["n_clusters"] for solution in stored.facts["scan"]] == ks
     assert (stored.facts["choice"]["reason"] in " ".join(out.split())) == (len(ks) > 1)
@@ -159,18 +150,18 @@ def test_consensus__several_k(folder, base_labels, text, ks):
 
 @pytest.mark.parametrize("text", ["x", "", "1.5", "5..2", "..", "2..x", "1,,2"])
 def test_consensus__k_that_is_none(folder, text):
-    out, err = run("consensus", "labels.npy", "--k", text, code=2)
+    out, err = cehm("consensus", "labels.npy", "--k", text, code=2)
     assert out == ""
     assert "is neither a number (10) nor a list (5,8,10) nor a range (2..15)" in err
 
 
 @pytest.mark.parametrize("output", ["out.npy", "out.csv", "out.parquet", "out.zarr"])
 def test_consensus__overwrites_only_when_asked(folder, wanted, output):
-    run("consensus", "labels.npy", "--k", 3, "-o", output, "--quiet")
+    cehm("consensus", "labels.npy", "--k", 3, "-o", output, "--quiet")
     before = labels_of(output)
     assert "--overwrite" in refused("consensus", "labels.npy", "--k", 5, "-o", output, "--quiet")
     np.testing.assert_array_equal(labels_of(output), before)
-    run("consensus", "labels.npy", "--k", 5, "-o", output, "--quiet", "--overwrite")
+    cehm("consensus", "labels.npy", "--k", 5, "-o", output, "--quiet", "--overwrite")
     np.testing.assert_array_equal(labels_of(output), wanted.labels_)
 
 
@@ -265,7 +256,7 @@ def test_verbose__shows_where_it_broke(folder, monkeypatch):
     root = cli.logging.getLogger()
     monkeypatch.setattr(root, "level", root.level)  # put back afterwards
     with pytest.raises(FileNotFoundError, match=r"none\.npy"):
-        run("--verbose", "consensus", "none.npy", "--k", 3)
+        cehm("--verbose", "consensus", "none.npy", "--k", 3)
     cli.logging.getLogger("numba").setLevel(cli.logging.NOTSET)
 
 
@@ -273,7 +264,7 @@ def test_warning__is_a_line(folder, base_labels):
     warnings.simplefilter("default", ConsensusWarning)
     frame = pd.DataFrame(base_labels, columns=list("abcdefgh")).assign(lazy=0)
     frame.to_csv("lazy.csv", index=False)
-    _, err = run("consensus", "lazy.csv", "--k", 5, "--quiet")
+    _, err = cehm("consensus", "lazy.csv", "--k", 5, "--quiet")
     assert "warning: member lazy has 1 cluster(s): it adds nothing to the consensus\n" in err
 
 
@@ -284,7 +275,7 @@ def test_cluster__its_workers_do_the_sweeps(folder, wanted, monkeypatch):
     options = {"processes": False, "protocol": "tcp://", "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
     with LocalCluster(1, threads_per_worker=2, **options) as workers:
         address = workers.scheduler_address
-        _, err = run("consensus", "labels.zarr", "--k", 5, "-o", "out.npy", "--cluster", address)
+        _, err = cehm("consensus", "labels.zarr", "--k", 5, "-o", "out.npy", "--cluster", address)
     np.testing.assert_array_equal(labels_of("out.npy"), wanted.labels_)
     assert "dashboard: " in err
 
@@ -294,17 +285,17 @@ def test_cluster__its_workers_do_the_sweeps(folder, wanted, monkeypatch):
 
 @pytest.mark.parametrize("source", ["labels.npy", "labels.csv", "labels.parquet"])
 def test_import__then_consensus(folder, wanted, source):
-    out, _ = run("import", source, "e.zarr")
+    out, _ = cehm("import", source, "e.zarr")
     assert re.search(r"samples +200 *\n", out)
     assert re.search(rf"source +{source} *\n", out)
-    run("consensus", "e.zarr", "--k", 5, "-o", "out.npy")
+    cehm("consensus", "e.zarr", "--k", 5, "-o", "out.npy")
     np.testing.assert_array_equal(labels_of("out.npy"), wanted.labels_)
-    assert run("import", source, "e.zarr", "--overwrite", "--quiet") == ("", "")
+    assert cehm("import", source, "e.zarr", "--overwrite", "--quiet") == ("", "")
 
 
 def test_import__empty_cells_say_nothing(folder):
     Path("holes.csv").write_text("a,b\n1,x\n,y\n2,\n-1,x\n")
-    run("import", "holes.csv", "e.zarr")
+    cehm("import", "holes.csv", "e.zarr")
     assert open_ensemble("e.zarr").read(0, 4).tolist() == [[1, 1], [0, 2], [2, 0], [0, 1]]
 
 
@@ -312,12 +303,12 @@ def test_import__folder_of_parquet_files(folder, base_labels):
     Path("parts").mkdir()
     for number in range(2):
         pd.DataFrame(base_labels[100 * number :][:100]).rename(columns=str).to_parquet(f"parts/{number}.parquet")
-    run("import", "parts", "e.zarr")
+    cehm("import", "parts", "e.zarr")
     np.testing.assert_array_equal(open_ensemble("e.zarr").read(0, 200), open_ensemble("labels.zarr").read(0, 200))
 
 
 def test_info__ensemble(folder, base_labels):
-    out, _ = run("info", "labels.zarr")
+    out, _ = cehm("info", "labels.zarr")
     ensemble = open_ensemble("labels.zarr")
     assert re.search(r"ensemble +labels\.zarr *\n", out)
     assert re.search(r"members +8 with \d+ to \d+ clusters, \d+ in all *\n", out)
@@ -326,8 +317,8 @@ def test_info__ensemble(folder, base_labels):
 
 
 def test_info__finished_consensus(folder, wanted):
-    run("consensus", "labels.npy", "--k", 5, "-o", "out.zarr")
-    out, _ = run("info", "out.zarr")
+    cehm("consensus", "labels.npy", "--k", 5, "-o", "out.zarr")
+    out, _ = cehm("info", "out.zarr")
     assert re.search(r"clusters +5 of 5 *\n", out)
     assert f"{wanted.agreement_:.4f} (mean NMI with the members)" in out
     assert "variant=released" in out
@@ -339,14 +330,14 @@ def test_info__unfinished_consensus(folder, base_labels):
 
     with pytest.raises(KeyboardInterrupt):
         CEHM(5, random_state=0).fit(base_labels, output="out.zarr", progress=interrupt)
-    out, _ = run("info", "out.zarr")
+    out, _ = cehm("info", "out.zarr")
     assert "unfinished; the command that began it goes on" in out
     assert re.search(r"variant +released *\n", out)
 
 
 def test_synth__as_asked(folder):
     args = ["--members", 4, "--classes", 3, "--k-min", 2, "--k-max", 6, "--follow", 0.5, "--missing", 0.1, "--seed", 9]
-    out, _ = run("synth", "e.zarr", "--n", "1e4", *args)
+    out, _ = cehm("synth", "e.zarr", "--n", "1e4", *args)
     assert re.search(r"samples +10,000 *\n", out)
     codes, truth = Synth(10_000, 4, 3, 2, 6, 0.5, 0.1, 9).rows(0, 10_000)
     ensemble = open_ensemble("e.zarr")
@@ -356,13 +347,13 @@ def test_synth__as_asked(folder):
 
 @pytest.mark.parametrize("n", ["0", "-5", "1.5", "nan", "inf", "-inf", "many", ""])
 def test_synth__n_that_is_none(folder, n):
-    _, err = run("synth", "e.zarr", "--n", n, code=2)
+    _, err = cehm("synth", "e.zarr", "--n", n, code=2)
     assert "is not a whole number of at least 1" in err
 
 
 @pytest.mark.filterwarnings("ignore:constant columns dropped")
 def test_demo__consensus_is_better_than_its_members(tmp_path):
-    out, _ = run("demo", "--output", tmp_path / "demo")
+    out, _ = cehm("demo", "--output", tmp_path / "demo")
     nmi = {name: float(value) for name, value in re.findall(r"^(\S.*?) {2,}(0\.\d+) +0\.\d+ *$", out, re.MULTILINE)}
     assert nmi["consensus"] > nmi["the 30 members, mean"] > 0.5
     assert nmi["consensus"] > nmi["k-means with 10 clusters, mean of 30 runs"]
@@ -373,7 +364,7 @@ def test_demo__consensus_is_better_than_its_members(tmp_path):
 
 @pytest.mark.parametrize("name", cli.main.commands)
 def test_help__says_what_it_does_with_examples_that_parse(name):
-    out, _ = run(name, "--help")
+    out, _ = cehm(name, "--help")
     command = cli.main.commands[name]
     assert len(command.help.split("\n")[0]) > 20
     assert all(option.help or option.show_default for option in command.params if option.param_type_name == "option")
@@ -384,10 +375,10 @@ def test_help__says_what_it_does_with_examples_that_parse(name):
 
 
 def test_help__main_lists_all_commands():
-    out, _ = run("--help")
+    out, _ = cehm("--help")
     for name, command in cli.main.commands.items():
         assert re.search(rf"^  {name} +{re.escape(command.help.split()[0])}", out, re.MULTILINE)
-    assert run("--version")[0] == f"cehm, version {__version__}\n"
+    assert cehm("--version")[0] == f"cehm, version {__version__}\n"
 
 
 # --- names that look like markup ---------------------------------------------------------------------------------
@@ -402,11 +393,11 @@ def test_names__are_printed_as_they_are(folder, base_labels, name):
     for path in (name, f"out {name}"):  # a slash makes it a file in a folder
         Path(path).parent.mkdir(parents=True, exist_ok=True)
     np.save(f"{name}.npy", base_labels)
-    _, err = run("consensus", f"{name}.npy", "--k", 5, "-o", f"out {name}.csv")
+    _, err = cehm("consensus", f"{name}.npy", "--k", 5, "-o", f"out {name}.csv")
     assert f"written: out {name}.csv\n" in err
-    out, _ = run("import", f"{name}.npy", f"{name}.zarr")
+    out, _ = cehm("import", f"{name}.npy", f"{name}.zarr")
     assert f"{name}.npy" in out
-    out, _ = run("info", f"{name}.zarr")
+    out, _ = cehm("info", f"{name}.zarr")
     assert f"{name}.zarr" in out
     assert f"{name}.npy" in out
 
@@ -416,7 +407,7 @@ def test_members__are_printed_as_they_are(folder, base_labels, name):
     warnings.simplefilter("default", ConsensusWarning)
     frame = pd.DataFrame(base_labels).assign(**{name: 0})
     frame.to_csv("odd.csv", index=False)
-    _, err = run("consensus", "odd.csv", "--k", 5, "--quiet")
+    _, err = cehm("consensus", "odd.csv", "--k", 5, "--quiet")
     assert f"warning: member {name} has 1 cluster(s)" in err
     frame.assign(**{name: -7}).to_csv("odd.csv", index=False)
     assert f"hold -7 at row 0, member {name}:" in refused("import", "odd.csv", "e.zarr")
@@ -439,7 +430,7 @@ def test_interrupt__exit_code_4(folder, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(CEHM, "fit", fit)
-    out, err = run("consensus", "labels.npy", "--k", 5, code=4)
+    out, err = cehm("consensus", "labels.npy", "--k", 5, code=4)
     assert (out, err.count("\n")) == ("", 1)
     assert err.startswith("interrupted; ")
 
@@ -468,6 +459,6 @@ def test_process__interrupted_goes_on_to_the_same_labels(large):
     assert out == ""
     assert err.splitlines()[-1].startswith("interrupted; with an output that ends in .zarr, the same command goes on")
     assert "Traceback" not in err
-    _, err = run(*args)
+    _, err = cehm(*args)
     assert "round 1," not in err  # it went on, and did not start anew
     np.testing.assert_array_equal(labels_of(large / "c.zarr"), model.labels_[:])

@@ -16,9 +16,8 @@ import numpy as np
 import psutil
 import pytest
 import yaml
-from click.testing import CliRunner
 
-from cehm_dask import CEHM, cli, cluster
+from cehm_dask import CEHM, cluster
 from cehm_dask.certificates import make_certificates
 from cehm_dask.cluster import ClusterError, connect
 from cehm_dask.cluster_config import KINDS, PINNED, read_config
@@ -26,6 +25,7 @@ from cehm_dask.ingest import ingest
 from cehm_dask.plan import BudgetError
 from cehm_dask.store import open_consensus
 from cehm_dask.synth import Synth
+from tests.conftest import cehm
 
 pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
 
@@ -49,15 +49,6 @@ def folder(base_labels, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     ingest(base_labels, "labels.zarr", chunk_rows=100)
     return tmp_path
-
-
-def cehm(*args, code=0):
-    """What the command prints, out and err, if it ends with the exit code."""
-    result = CliRunner().invoke(cli.main, [str(arg) for arg in args])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result.stdout, result.stderr
 
 
 def config_file(folder, **keys):

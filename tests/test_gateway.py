@@ -15,7 +15,8 @@ from cehm_dask import CEHM
 from cehm_dask.cluster_config import PINNED
 from cehm_dask.store import open_consensus
 from cehm_dask.synth import Synth
-from tests.test_cluster import cehm, config_file, free_port
+from tests.conftest import cehm
+from tests.test_cluster import config_file, free_port
 
 pytestmark = [pytest.mark.gateway, pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")]
 

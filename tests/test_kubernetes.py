@@ -11,7 +11,8 @@ import yaml
 
 from cehm_dask.cluster_config import read_config
 from cehm_dask.manifests import dask_cluster
-from tests.test_cluster import cehm, config_file
+from tests.conftest import cehm
+from tests.test_cluster import config_file
 
 pytestmark = pytest.mark.kubernetes
 

@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from click.testing import CliRunner
 from sklearn.datasets import load_iris
 from sklearn.metrics import normalized_mutual_info_score
 
@@ -27,6 +26,7 @@ from cehm_dask.recipe import load, parse
 from cehm_dask.run import STAGES, Directory, run
 from cehm_dask.store import open_consensus, open_ensemble
 from cehm_dask.synth import Synth
+from tests.conftest import cehm
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning"),
@@ -75,14 +75,6 @@ def folder(made, tmp_path, monkeypatch):
 def again(*overrides, **options):
     """What became of the stages."""
     return run(parse(Path("recipe.yaml").read_text(), overrides), **options).stages
-
-
-def cehm(*args, code=0):
-    result = CliRunner().invoke(cli.main, [str(arg) for arg in args])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result.stdout, result.stderr
 
 
 def labels_in(directory):

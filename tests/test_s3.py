@@ -7,6 +7,7 @@ from datetime import date
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 boto3 = pytest.importorskip("boto3")
@@ -16,6 +17,7 @@ moto_server = pytest.importorskip("moto.server")
 from click.testing import CliRunner  # noqa: E402
 
 from cehm_dask import CEHM, cli, files, job, store  # noqa: E402
+from cehm_dask.features import as_features  # noqa: E402
 from cehm_dask.files import Lock, StoreError  # noqa: E402
 from cehm_dask.ingest import ingest  # noqa: E402
 from cehm_dask.recipe import load  # noqa: E402
@@ -143,6 +145,34 @@ def test_lock__second_run_is_refused_while_the_first_writes(ensemble, wanted, ou
 
     assert_same(fit(ensemble, output, progress=progress), wanted)
     assert len(refusals) == 1
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.csv", "x.parquet"])
+def test_features__files_in_the_store_are_read_by_rows(s3, name, tmp_path):
+    values = np.random.default_rng(0).normal(size=(300, 3))
+    frame = pd.DataFrame(values, columns=list("abc"))
+    np.save(tmp_path / "x.npy", values)
+    frame.to_csv(tmp_path / "x.csv", index=False)
+    frame.to_parquet(tmp_path / "x.parquet", row_group_size=70)
+    s3.upload_file(str(tmp_path / name), BUCKET, name)
+    features = as_features(f"s3://{BUCKET}/{name}")
+    assert (features.n_samples, features.n_features) == values.shape
+    for start, stop in [(0, 300), (0, 1), (69, 141), (299, 300)]:
+        np.testing.assert_array_equal(features.read(start, stop), values[start:stop])
+    assert SECRET not in features.source
+
+
+def test_features__of_the_store_that_cannot_be_read(s3, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"features s3://bucket/none.npy: no such file"):
+        as_features(f"s3://{BUCKET}/none.npy")
+    np.save(tmp_path / "columns.npy", np.asfortranarray(np.ones((4, 3))))
+    s3.upload_file(str(tmp_path / "columns.npy"), BUCKET, "columns.npy")
+    with pytest.raises(ValueError, match=r"columns.npy: only arrays in row order"):
+        as_features(f"s3://{BUCKET}/columns.npy")
+    np.save(tmp_path / "text.npy", np.full((4, 3), "a"))
+    s3.upload_file(str(tmp_path / "text.npy"), BUCKET, "text.npy")
+    with pytest.raises(TypeError, match=r"text.npy have dtype <U1: expected numbers"):
+        as_features(f"s3://{BUCKET}/text.npy")
 
 
 def test_lock__one_of_two_that_come_at_once(s3, output, monkeypatch):
@@ -281,6 +311,9 @@ def test_run__features_and_run_directory_in_the_store(s3, tmp_path, monkeypatch)
     run(load(PIPELINES / "s3.yaml", here))
     wanted = open_consensus("here/consensus.zarr").array("labels")[:]
     np.testing.assert_array_equal(open_consensus(f"{first.directory}/consensus.zarr").array("labels")[:], wanted)
+    s3.upload_file("features.npy", BUCKET, "features.npy")
+    run(load(PIPELINES / "s3.yaml", [*changes, f"features.path=s3://{BUCKET}/features.npy", "output=there"]))
+    np.testing.assert_array_equal(open_consensus("there/consensus.zarr").array("labels")[:], wanted)
     log = s3.get_object(Bucket=BUCKET, Key="runs/2026-11-16/run.log")["Body"].read().decode()
     assert "nothing to do" in log
     assert SECRET not in log

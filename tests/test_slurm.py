@@ -17,7 +17,7 @@ from cehm_dask import CEHM
 from cehm_dask.cluster import ClusterError, connect
 from cehm_dask.store import open_consensus, open_ensemble
 from cehm_dask.synth import Synth
-from tests.test_cluster import cehm
+from tests.conftest import cehm
 
 pytestmark = [pytest.mark.slurm, pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")]
 

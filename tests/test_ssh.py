@@ -16,7 +16,8 @@ from cehm_dask import CEHM
 from cehm_dask.cluster import connect
 from cehm_dask.store import open_consensus
 from cehm_dask.synth import Synth
-from tests.test_cluster import answers, cehm, config_file, free_port
+from tests.conftest import cehm
+from tests.test_cluster import answers, config_file, free_port
 
 pytestmark = [pytest.mark.ssh, pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")]
 
