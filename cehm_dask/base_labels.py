@@ -26,7 +26,7 @@ from cehm_dask.features import BLOCK_ROWS, Features, Scaling, fit_scaling, sampl
 from cehm_dask.labels import Codes
 from cehm_dask.machine import cluster_machine, this_machine
 from cehm_dask.plan import threads_for_generation
-from cehm_dask.store import create_ensemble, digest_of, open_ensemble, replace_store, shape_of_chunks
+from cehm_dask.store import create_ensemble, digest_of, open_ensemble, replace_store, shape_of_chunks, sole_writer
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -464,7 +464,7 @@ def generate(
         taken=machine.taken,
         threads=machine.threads,
     )
-    with crew(threads, client) as pool:
+    with sole_writer(url, overwrite=overwrite or append), crew(threads, client) as pool:
         labeller, facts = make_labeller(features, plans, seed, pool, report=report, **fitting)
         widths = [*(before.widths if before else ()), *(width + 1 for width in labeller.widths)]
         target = f"{url.rstrip('/')}.growing" if append else url
@@ -504,10 +504,10 @@ def generate(
             report("labelled", int(labelled[1][-1].sum()))
 
         done = list(_reported(pool.map(label_shard, range(writer.n_shards)), tell))
-    sizes = [np.sum(parts, axis=0) for parts in zip(*(own for _, own in done), strict=True)]
-    fingerprint = writer.finish([digest for digest, _ in done], sizes)
-    if append:
-        replace_store(target, url)
+        sizes = [np.sum(parts, axis=0) for parts in zip(*(own for _, own in done), strict=True)]
+        fingerprint = writer.finish([digest for digest, _ in done], sizes)
+        if append:
+            replace_store(target, url)
     return fingerprint
 
 

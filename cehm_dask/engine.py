@@ -9,6 +9,7 @@ finds it empty and rebuilds it from the labels and the order it carries out.
 """
 
 import logging
+import pickle
 import threading
 import time
 import uuid
@@ -34,7 +35,13 @@ Combine = Callable[[Sequence[T]], T]
 _NO_ROWS = np.empty((0, 0), np.uint8)
 
 FAN_IN = 8
-"""Tables that one task of a cluster adds up."""
+"""Tables that one task of a cluster, or the coordinator, adds up."""
+
+SMALL_ORDERS = 4 << 20
+"""Bytes of orders that may travel inside the tasks of a sweep, through the scheduler; more come from a worker."""
+
+NEWS_SECONDS = 1.0
+"""How long a list of workers is believed: to ask for one costs as much as handing out a task."""
 
 CLUSTER_TRIES = 3
 """Times a sweep is handed out again after the cluster lost what it held."""
@@ -202,6 +209,8 @@ class Cluster:
 
     def __init__(self, client: Any) -> None:
         self.client = client
+        self._workers: list[str] = []
+        self._asked = 0.0
         self._homes: dict[int, str] = {}
         self._slices: dict[int, Any] = {}
 
@@ -221,6 +230,7 @@ class Cluster:
                     raise
                 log.warning("the cluster lost a sweep (%s); handing it out again", error)
                 self._slices.clear()
+                self._workers.clear()
                 time.sleep(attempt)
         raise AssertionError
 
@@ -228,13 +238,11 @@ class Cluster:
         self, work: Callable[..., T], combine: Combine[T], runs: Sequence[Run], args: tuple[Any, ...], done: Done
     ) -> T:
         client, sweep = self.client, uuid.uuid4().hex[:12]
-        workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
-        if not workers:
-            client.wait_for_workers(1, timeout=60)
-            workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
-        self._homes = share_out(self._homes, [run.index for run in runs], workers)
-        # The orders travel once, as the result of a task: a scattered copy could not be made again if its worker died.
-        shared = client.submit(_hand_over, args, key=f"cehm-orders-{sweep}", pure=False)
+        self._homes = share_out(self._homes, [run.index for run in runs], self._present())
+        orders: Any = args
+        if len(runs) * _bytes_to_send(args) > SMALL_ORDERS:
+            # They travel once, as the result of a task: a scattered copy could not be made again if its worker died.
+            orders = client.submit(_hand_over, args, key=f"cehm-orders-{sweep}", pure=False)
         layer = []
         for run in runs:
             home = self._homes[run.index]
@@ -244,7 +252,7 @@ class Cluster:
                     work,
                     self._portable(run),
                     self._slice(run, home),
-                    shared,
+                    orders,
                     key=f"cehm-run-{sweep}-{run.index}",
                     workers=[home],
                     allow_other_workers=True,
@@ -253,14 +261,24 @@ class Cluster:
                 )
             )
             layer[-1].add_done_callback(lambda _future, rows=run.n_rows: done(rows))
-        while len(layer) > 1:
+        while len(layer) > FAN_IN:
             depth = len(layer)
             layer = [
                 client.submit(combine, layer[i : i + FAN_IN], key=f"cehm-sum-{sweep}-{depth}-{i}", pure=False)
                 for i in range(0, depth, FAN_IN)
             ]
-        result: T = layer[0].result()
-        return result
+        # The last few are added here: one more task would cost as much as a tenth of a sweep over ten million rows.
+        return combine(client.gather(layer))
+
+    def _present(self) -> list[str]:
+        """Addresses of the workers, as of lately."""
+        if not self._workers or time.monotonic() > self._asked + NEWS_SECONDS:
+            self._workers = sorted(self.client.scheduler_info(n_workers=-1)["workers"])
+            self._asked = time.monotonic()
+        if not self._workers:
+            self.client.wait_for_workers(1, timeout=60)
+            return self._present()
+        return self._workers
 
     def _portable(self, run: Run) -> Run:
         """The run without rows held in this process; they travel apart, and once."""
@@ -293,6 +311,13 @@ def _fold(combine: Combine[T], results: Iterator[T]) -> T:
     while group := list(islice(results, FAN_IN - 1)):
         total = [combine([*total, *group])]
     return total[0]
+
+
+def _bytes_to_send(args: tuple[Any, ...]) -> int:
+    """Bytes of the arrays among the arguments, without copying them."""
+    buffers: list[pickle.PickleBuffer] = []
+    pickle.dumps(args, protocol=5, buffer_callback=buffers.append)
+    return sum(buffer.raw().nbytes for buffer in buffers)
 
 
 def _hand_over(args: tuple[Any, ...]) -> tuple[Any, ...]:

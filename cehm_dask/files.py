@@ -51,6 +51,7 @@ def remove(url: str) -> None:
 def entries(url: str) -> list[str]:
     """What a folder holds, the lock aside; empty where there is no folder."""
     filesystem, path = fsspec.core.url_to_fs(url)
+    filesystem.invalidate_cache()  # Zarr writes through a file system of its own
     if not filesystem.isdir(path):
         return []
     names = filesystem.ls(path, detail=False)
@@ -162,15 +163,29 @@ class Lock:
         import fcntl
 
         path = Path(self.url)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a+")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._file.seek(0)
-            holder = self._file.read().strip()
-            self._file.close()
-            raise StoreError(f"output {path.parent} is being written by another run ({holder}): wait for it") from error
+        while self._file is None:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                file = path.open("a+")
+            except (FileExistsError, FileNotFoundError):
+                if path.parent.is_file():
+                    raise
+                continue  # the run before this one is removing its folder
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                file.seek(0)
+                holder = file.read().strip()
+                file.close()
+                raise StoreError(
+                    f"output {path.parent} is being written by another run ({holder}): wait for it"
+                ) from error
+            with suppress(FileNotFoundError):
+                # A file that its holder removed meanwhile locks nothing: others make a new one.
+                if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                    self._file = file
+                    break
+            file.close()
         self._file.truncate(0)
         self._file.write(self.owner)
         self._file.flush()
@@ -208,6 +223,9 @@ class Lock:
                 if self._owner() == self.owner:
                     remove(self.url)
         elif self._file is not None:
-            # The file itself stays: unlinking it would let a third run lock a new one while a second holds the old.
+            with suppress(FileNotFoundError):  # overwritten with all the rest
+                os.unlink(self.url)
+            with suppress(OSError):  # a folder made for the lock alone goes with it
+                os.rmdir(os.path.dirname(self.url))
             self._file.close()
             self._file = None

@@ -24,7 +24,7 @@ from cehm_dask.labels import (
     labels_of_columns,
     read_number_block,
 )
-from cehm_dask.store import EnsembleWriter, create_ensemble, format_of, is_store, open_array
+from cehm_dask.store import EnsembleWriter, create_ensemble, format_of, is_store, open_array, sole_writer
 
 READ_ROWS = 1 << 17
 
@@ -60,26 +60,27 @@ def ingest(
     table = open_table(base_labels, leave_out)
     if not table.names:
         raise ValueError("n_members=0: base labels need at least one column")
-    n_samples, values = survey(table, report)
-    identity = all(np.array_equal(known, np.arange(len(known))) for known in values)
-    writer = create_ensemble(
-        url,
-        n_samples,
-        [len(known) + 1 for known in values],
-        names=table.names,
-        values=None if identity else values,
-        source=table.source if source is None else source,
-        overwrite=overwrite,
-        chunk_rows=chunk_rows,
-    )
-    sizes = [np.zeros(len(known) + 1, np.int64) for known in values]
-    digests = []
-    for shard, codes in enumerate(_shards(table, values, writer)):
-        digests.append(writer.write(shard, codes))
-        for j, size in enumerate(sizes):
-            size += np.bincount(codes[:, j], minlength=len(size))
-        report("written", len(codes))
-    return writer.finish(digests, [size[1:] for size in sizes])
+    with sole_writer(url, overwrite=overwrite):
+        n_samples, values = survey(table, report)
+        identity = all(np.array_equal(known, np.arange(len(known))) for known in values)
+        writer = create_ensemble(
+            url,
+            n_samples,
+            [len(known) + 1 for known in values],
+            names=table.names,
+            values=None if identity else values,
+            source=table.source if source is None else source,
+            overwrite=overwrite,
+            chunk_rows=chunk_rows,
+        )
+        sizes = [np.zeros(len(known) + 1, np.int64) for known in values]
+        digests = []
+        for shard, codes in enumerate(_shards(table, values, writer)):
+            digests.append(writer.write(shard, codes))
+            for j, size in enumerate(sizes):
+                size += np.bincount(codes[:, j], minlength=len(size))
+            report("written", len(codes))
+        return writer.finish(digests, [size[1:] for size in sizes])
 
 
 def survey(table: Table, report: Report = lambda _what, _rows: None) -> tuple[int, list[NDArray[Any]]]:

@@ -61,7 +61,7 @@ def budget_for(recipe: Recipe, shape: Shape, machine: Machine) -> Budget:
         ks,
         allowed=machine.allowed,
         taken=machine.taken,
-        processes=machine.processes,
+        workers=machine.workers,
         threads=machine.threads,
         returned=False,
     )

@@ -77,7 +77,7 @@ def budget_of(labels: Labels, params: Params, ks: Sequence[int], where: Where) -
         [k for k in ks for _ in range(params.restarts)],
         allowed=machine.allowed,
         taken=machine.taken,
-        processes=machine.processes,
+        workers=machine.workers,
         threads=machine.threads,
         returned=where.output is None,
         block_rows=where.block_rows,

@@ -19,9 +19,10 @@ for _power, _letter in enumerate("kmgt", start=1):
 
 @dataclass(frozen=True)
 class Machine:
-    """Processes that work, threads of each, and bytes each may take in all, with what it takes already."""
+    """Who works: threads, and bytes a process may take in all, with what it takes already."""
 
-    processes: int
+    workers: int | None
+    """Processes of a cluster; None: this process."""
     threads: int
     allowed: int
     taken: int
@@ -45,7 +46,7 @@ def this_machine(memory: str | int | None, threads: int | None = None) -> Machin
     """This process and its threads."""
     taken = resident_bytes()
     allowed = parse_bytes(memory) if memory is not None else taken + int(SHARE * _free_bytes())
-    return Machine(1, threads or len(os.sched_getaffinity(0)), allowed, taken)
+    return Machine(None, threads or len(os.sched_getaffinity(0)), allowed, taken)
 
 
 def cluster_machine(client: Any, memory: str | int | None) -> Machine:

@@ -51,6 +51,9 @@ RUNS_PER_THREAD = 4
 RUN_ROWS = 1 << 17
 """A run is not split below this many rows: a shorter task costs more to hand out than it saves."""
 
+CLUSTER_RUN_WORK = 3 << 30
+"""Bytes of labels times columns of weights below which a run is not split for a cluster: a tenth of a second's work."""
+
 CODE_BYTES = 128 << 20
 """Compiled kernels and libraries that a process loads when it starts to work."""
 
@@ -191,7 +194,7 @@ def make_budget(
     *,
     allowed: int,
     taken: int = 0,
-    processes: int = 1,
+    workers: int | None = None,
     threads: int = 1,
     returned: bool = True,
     block_rows: int | None = None,
@@ -205,8 +208,10 @@ def make_budget(
         k of every problem that runs side by side.
     allowed, taken : int
         Bytes a process may take in all, and takes already.
-    processes, threads : int
-        Processes that work, and threads of each.
+    workers : int, optional
+        Processes of a cluster that work; default: this process does.
+    threads : int
+        Of each process.
     returned : bool
         Whether labels and margins come back as arrays in this process.
     block_rows : int, optional
@@ -221,7 +226,8 @@ def make_budget(
     window = ceil(WIDEST_WINDOW * (shape.row_bytes + 8)) if shape.read_rows else 0
     state = (STATE_BYTES + window) * len(clusters)
     read_rows = shape.read_rows or 0
-    share = -(-shape.n_samples // processes)
+    edges = _run_edges(shape, workers, threads, block_rows, columns)
+    share = rows_of_a_process(edges, workers)
     terms = {
         "this process": taken,
         "code to be loaded": CODE_BYTES,
@@ -256,7 +262,7 @@ def make_budget(
         terms=terms,
         threads=threads,
         block_rows=block_rows,
-        run_edges=_run_edges(shape, processes * threads, block_rows),
+        run_edges=edges,
         keep_state=keep_state,
         keep_labels=keep_labels,
         state_bytes_a_row=state,
@@ -307,14 +313,29 @@ def threads_for_generation(
     return min(threads, 1 + (allowed - needed) // a_thread)
 
 
-def _run_edges(shape: Shape, threads: int, block_rows: int) -> tuple[int, ...]:
+def _run_edges(shape: Shape, workers: int | None, threads: int, block_rows: int, columns: int) -> tuple[int, ...]:
     """First rows of the runs and the end: even, aligned, not too short."""
     unit = shape.align_rows if shape.align_rows > 1 else min(block_rows, RUN_ROWS)
     units = -(-shape.n_samples // unit)
     shortest = max(1, min(RUN_ROWS, BLOCK_ROWS if block_rows >= BLOCK_ROWS else block_rows) // unit)
-    n_runs = max(1, min(threads * RUNS_PER_THREAD, units // shortest or 1))
+    hands = threads * (workers or 1)
+    n_runs = hands * RUNS_PER_THREAD
+    if workers is not None:
+        work = shape.n_samples * shape.row_bytes * columns
+        n_runs = max(hands, min(n_runs, work // CLUSTER_RUN_WORK))
+    n_runs = max(1, min(n_runs, units // shortest or 1))
     edges = (min(shape.n_samples, unit * (units * i // n_runs)) for i in range(n_runs + 1))
     return tuple(dict.fromkeys(edges))
+
+
+def rows_of_a_process(run_edges: Sequence[int], workers: int | None) -> int:
+    """Most rows of which one process has to keep anything: its runs are as many as any other's, but not as long.
+
+    >>> rows_of_a_process((0, 4, 8, 13), 2), rows_of_a_process((0, 4, 8, 13), None)
+    (10, 13)
+    """
+    lengths = np.diff(run_edges)
+    return min(run_edges[-1], -(-len(lengths) // (workers or 1)) * int(lengths.max()))
 
 
 def format_bytes(size: float) -> str:

@@ -88,7 +88,7 @@ def evaluate(
         [1],
         allowed=machine.allowed,
         taken=machine.taken,
-        processes=machine.processes,
+        workers=machine.workers,
         threads=machine.threads,
         returned=False,
     )

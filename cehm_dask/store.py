@@ -13,7 +13,8 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -239,6 +240,54 @@ def shape_of_chunks(n_samples: int, n_members: int, itemsize: int, chunk_rows: i
     return chunk_rows, chunk_rows * CHUNKS_PER_SHARD
 
 
+@contextmanager
+def sole_writer(url: str, *, overwrite: bool) -> Iterator[None]:
+    """Keep other processes from writing an ensemble to the same place meanwhile; refuse one that stays as it is."""
+    _refuse_foreign(url, "ensemble")
+    # Before the lock, which would change the folder of a store that is only looked at; and again once nobody else can.
+    _refuse_finished(url, overwrite)
+    lock = Lock(url)
+    lock.take()
+    try:
+        _refuse_finished(url, overwrite)
+        yield
+    finally:
+        lock.release()
+
+
+def _refuse_finished(url: str, overwrite: bool) -> None:
+    """An error if there is an ensemble that no run can go on with, and that may not be replaced."""
+    if not overwrite and _kind(url) is not None:
+        _refuse_existing(url, read_facts(url).get("identity"))
+
+
+def _refuse_existing(url: str, identity: str | None) -> None:
+    """An error unless the ensemble that is there is a half-written one with this identity."""
+    found = read_facts(url)
+    if identity is None or found["complete"] or found.get("identity") != identity:
+        state = "" if found["complete"] else ", half-written"
+        raise StoreError(f"store {url} exists{state}: choose another name, or pass --overwrite")
+
+
+def _refuse_foreign(url: str, kind: str) -> None:
+    """An error if there is anything at a place that is no store of that kind: not even a lock may go there."""
+    if _kind(url) not in (None, kind):
+        raise StoreError(f"{url} exists and is no {kind} store: choose another name, or remove it first")
+
+
+def _start_anew(url: str, facts: Mapping[str, Any]) -> zarr.Group:
+    """A store with nothing but the facts, and the lock that is held on it.
+
+    In this order, whenever it is cut off, what is left is never taken for a whole store or another run's state.
+    """
+    group = zarr.open_group(url, mode="a", zarr_format=3, attributes={KEY: dict(facts)})
+    group.attrs[KEY] = dict(facts)
+    for entry in entries(url):
+        if not entry.endswith("/zarr.json"):
+            remove(entry)
+    return group
+
+
 def create_ensemble(
     url: str,
     n_samples: int,
@@ -259,18 +308,11 @@ def create_ensemble(
     """
     dtype = np.min_scalar_type(max(widths) - 1)
     chunk, shard = shape_of_chunks(n_samples, len(widths), dtype.itemsize, chunk_rows)
-    kind = _kind(url)
-    if kind is not None:
-        if kind != "ensemble":
-            raise StoreError(f"{url} exists and is no ensemble store: choose another name, or remove it first")
-        if not overwrite:
-            found = read_facts(url)
-            if identity is None or found["complete"] or found.get("identity") != identity:
-                state = "" if found["complete"] else ", half-written"
-                raise StoreError(f"store {url} exists{state}: choose another name, or pass --overwrite")
-            if "labels" in _group(url, "r"):  # else it was left before the first shard could be
-                return EnsembleWriter(absolute(url), n_samples, len(widths), shard)
-        remove(url)
+    _refuse_foreign(url, "ensemble")
+    if not overwrite and _kind(url) is not None:
+        _refuse_existing(url, identity)
+        if "labels" in _group(url, "r"):  # else it was left before the first shard could be
+            return EnsembleWriter(absolute(url), n_samples, len(widths), shard)
     attributes: Any = {
         "format": "ensemble",
         "version": VERSION,
@@ -284,7 +326,9 @@ def create_ensemble(
         "identity": identity,
         "complete": False,
     }
-    group = zarr.open_group(url, mode="w", zarr_format=3, attributes={KEY: attributes})
+    # Without identity until nothing of another ensemble is left that a resumed run could take for its own.
+    group = _start_anew(url, {**attributes, "identity": None})
+    group.attrs[KEY] = attributes
     group.create_array(
         "labels",
         shape=(n_samples, len(widths)),
@@ -361,8 +405,7 @@ class ConsensusStore:
 
     def open(self, *, overwrite: bool) -> None:
         """Take the lock; start anew, or go on with what a run with the same identity left."""
-        if _kind(self.url) not in (None, "consensus"):
-            raise StoreError(f"output {self.url} exists and is no consensus store: choose another name")
+        _refuse_foreign(self.url, "consensus")
         self._lock.take()
         try:
             self._open(overwrite)
@@ -374,13 +417,10 @@ class ConsensusStore:
         if _kind(self.url) == "consensus" and not overwrite:
             self._check_same(read_facts(self.url))
             return
-        # In this order, whenever it is cut off, what is left is never taken for a whole store or another run's state.
+        # The checkpoint first: with the new identity beside it, it would be taken for this run's.
         remove(self._checkpoint)
-        facts: Any = {"format": "consensus", "version": VERSION, "identity": self.identity, "complete": False}
-        zarr.open_group(self.url, mode="a", zarr_format=3, attributes={KEY: facts}).attrs[KEY] = facts
-        for entry in entries(self.url):
-            if not entry.endswith("/zarr.json"):
-                remove(entry)
+        facts = {"format": "consensus", "version": VERSION, "identity": self.identity, "complete": False}
+        _start_anew(self.url, facts)
 
     def _check_same(self, found: Mapping[str, Any]) -> None:
         """Refuse to go on with a run that is finished, or was another one."""

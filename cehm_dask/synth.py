@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.labels import Codes
-from cehm_dask.store import create_ensemble
+from cehm_dask.store import create_ensemble, sole_writer
 
 BLOCK_ROWS = 1 << 16
 """Rows drawn from one seed."""
@@ -99,24 +99,25 @@ class Synth:
     ) -> str:
         """Stream it to an ensemble.zarr with the true classes beside the labels; returns the fingerprint."""
         member = {"algorithm": "synthetic", "follow": self.follow, "seed": self.seed}
-        writer = create_ensemble(
-            url,
-            self.n_samples,
-            [width + 1 for width in self.widths],
-            members=[{**member, "k": width} for width in self.widths],
-            source=f"synthetic, seed {self.seed}",
-            truth=True,
-            overwrite=overwrite,
-        )
+        with sole_writer(url, overwrite=overwrite):
+            writer = create_ensemble(
+                url,
+                self.n_samples,
+                [width + 1 for width in self.widths],
+                members=[{**member, "k": width} for width in self.widths],
+                source=f"synthetic, seed {self.seed}",
+                truth=True,
+                overwrite=overwrite,
+            )
 
-        def write_shard(shard: int) -> tuple[str, list[NDArray[np.int64]]]:
-            codes, truth = self.rows(*writer.rows(shard))
-            sizes = [np.bincount(codes[:, j], minlength=width + 1)[1:] for j, width in enumerate(self.widths)]
-            digest = writer.write(shard, codes, truth)
-            report(len(codes))
-            return digest, sizes
+            def write_shard(shard: int) -> tuple[str, list[NDArray[np.int64]]]:
+                codes, truth = self.rows(*writer.rows(shard))
+                sizes = [np.bincount(codes[:, j], minlength=width + 1)[1:] for j, width in enumerate(self.widths)]
+                digest = writer.write(shard, codes, truth)
+                report(len(codes))
+                return digest, sizes
 
-        with ThreadPoolExecutor(threads) as pool:
-            written = list(pool.map(write_shard, range(writer.n_shards)))
-        sizes = [np.sum(parts, axis=0) for parts in zip(*(own for _, own in written), strict=True)]
-        return writer.finish([digest for digest, _ in written], sizes)
+            with ThreadPoolExecutor(threads) as pool:
+                written = list(pool.map(write_shard, range(writer.n_shards)))
+            sizes = [np.sum(parts, axis=0) for parts in zip(*(own for _, own in written), strict=True)]
+            return writer.finish([digest for digest, _ in written], sizes)

@@ -13,10 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cehm_dask import CEHM, ingest
+from cehm_dask.base_labels import generate, plan_members
+from cehm_dask.features import as_features
 from cehm_dask.files import StoreError
 from cehm_dask.labels import as_labels
 from cehm_dask.machine import resident_bytes
 from cehm_dask.store import EnsembleWriter, open_ensemble
+from cehm_dask.synth import Synth
 
 pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
 
@@ -486,3 +489,28 @@ def test_cut_off__does_not_count(P, tmp_path, monkeypatch):
         ingest.ingest(P, url)
     ingest.ingest(P, url, overwrite=True)
     np.testing.assert_array_equal(open_ensemble(url).read(0, 60), codes_of(P))
+
+
+MAKERS = {
+    "ingest": lambda url, seed, **options: ingest.ingest(Synth(200, seed=seed).arrays()[0], url, **options),
+    "synth": lambda url, seed, **options: Synth(200, seed=seed).write(url, **options),
+    "generate": lambda url, seed, **options: generate(
+        as_features(np.random.default_rng(seed).normal(size=(200, 2))), url, plan_members(4, 3, 9, 0), 0, **options
+    ),
+}
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_writer__a_second_one_is_refused_and_harms_nothing(maker, tmp_path):
+    make, url, refusals = MAKERS[maker], str(tmp_path / "e.zarr"), []
+    whole = make(str(tmp_path / "whole.zarr"), 1)
+    make(url, 0)
+
+    def meddle(*_progress):
+        with pytest.raises(StoreError, match="is being written by another run") as refused:
+            make(url, 2, overwrite=True)
+        refusals.append(refused)
+
+    assert make(url, 1, overwrite=True, report=meddle) == whole == open_ensemble(url).fingerprint
+    assert refusals
+    make(url, 2, overwrite=True)  # the lock is gone with its holder

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -335,14 +336,14 @@ def test_budget__refused_with_both_numbers_before_reading(ensemble, monkeypatch)
     n_samples=st.integers(1, 10**8),
     align=st.sampled_from([1, 128, 1 << 18]),
     threads=st.integers(1, 16),
-    processes=st.integers(1, 8),
+    workers=st.none() | st.integers(1, 8),
     problems=st.lists(st.integers(1, 60), min_size=1, max_size=70),
 )
-def test_budget__runs_cover_all_rows_aligned_and_terms_add_up(n_samples, align, threads, processes, problems):
+def test_budget__runs_cover_all_rows_aligned_and_terms_add_up(n_samples, align, threads, workers, problems):
     from cehm_dask.plan import Shape
 
     shape = Shape(n_samples, 30, 900, align // 2 or None, align)
-    budget = make_budget(shape, problems, allowed=2 << 40, threads=threads, processes=processes)
+    budget = make_budget(shape, problems, allowed=2 << 40, threads=threads, workers=workers)
     edges = budget.run_edges
     assert edges[0] == 0
     assert edges[-1] == n_samples
@@ -350,6 +351,14 @@ def test_budget__runs_cover_all_rows_aligned_and_terms_add_up(n_samples, align, 
     assert all(edge % align == 0 for edge in edges[:-1])
     assert budget.projected <= budget.allowed
     assert budget.keep_state
+    # What is to be kept has room wherever its run may be at home; else a worker would make it anew in every sweep.
+    homes = engine.share_out({}, range(len(edges) - 1), [f"worker {i}" for i in range(workers or 1)])
+    rows = Counter()
+    for run, home in homes.items():
+        rows[home] += edges[run + 1] - edges[run]
+    a_row = budget.state_bytes_a_row + (budget.label_bytes_a_row if budget.keep_labels else 0)
+    assert max(rows.values()) * a_row <= budget.resident_bytes
+    assert len(edges) - 1 >= min(workers or 1, -(-n_samples // align))
 
 
 MEASURED = """

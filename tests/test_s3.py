@@ -147,6 +147,22 @@ def test_lock__second_run_is_refused_while_the_first_writes(ensemble, wanted, ou
     assert len(refusals) == 1
 
 
+def test_lock__second_import_is_refused_while_the_first_writes(s3, base_labels, output):
+    refusals = []
+
+    def meddle(what, _rows):
+        if what == "written":
+            with pytest.raises(StoreError, match=r"being written by another run"):
+                ingest(base_labels[::-1], output, overwrite=True)
+            refusals.append(what)
+
+    ingest(base_labels[::-1], output)
+    ingest(base_labels, output, overwrite=True, report=meddle)
+    np.testing.assert_array_equal(open_ensemble(output).read(0, len(base_labels)).astype(int) - 1, base_labels)
+    assert refusals
+    assert files.LOCK_NAME not in keys(s3, output)
+
+
 @pytest.mark.parametrize("name", ["x.npy", "x.csv", "x.parquet"])
 def test_features__files_in_the_store_are_read_by_rows(s3, name, tmp_path):
     values = np.random.default_rng(0).normal(size=(300, 3))

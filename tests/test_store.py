@@ -6,6 +6,7 @@ import pickle
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cehm_dask import store
-from cehm_dask.files import LOCK_NAME, StoreError
+from cehm_dask.files import Lock, StoreError
 from cehm_dask.shards import Shards
 from cehm_dask.store import ConsensusStore, ResultWriter, create_ensemble, open_consensus, open_ensemble, read_facts
 
@@ -545,7 +546,29 @@ def test_resume__keeps_what_a_run_left_and_overwrite_does_not(held):
     assert third.load_intersections() is None
     assert read_facts(held.url)["identity"] == {"seed": 1}
     third.close()
-    assert sorted(os.listdir(held.url)) == [LOCK_NAME, "zarr.json"]
+    assert os.listdir(held.url) == ["zarr.json"]
+
+
+def test_lock__never_two_holders_though_its_file_comes_and_goes(tmp_path):
+    url, holders, held = str(tmp_path / "place"), [], []
+
+    def contend(_number):
+        for _ in range(200):
+            lock = Lock(url)
+            try:
+                lock.take()
+            except StoreError:
+                continue
+            holders.append(1)
+            held.append(len(holders))
+            holders.pop()
+            lock.release()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(contend, range(4)))
+    assert max(held) == 1
+    assert len(held) > 200
+    assert not os.path.exists(url)
 
 
 def test_resume__refuses_what_another_version_left(held):

@@ -18,7 +18,7 @@ from cehm_dask.engine import Engine, Run
 from cehm_dask.intersections import Hyperedges, hyperedges_of, intersections
 from cehm_dask.job import Where, machine_of
 from cehm_dask.labels import Codes, Labels
-from cehm_dask.plan import Budget, BudgetError, Params, check_fit, format_bytes, make_budget
+from cehm_dask.plan import Budget, BudgetError, Params, check_fit, format_bytes, make_budget, rows_of_a_process
 
 Floats = NDArray[np.float64]
 Found = NDArray[np.int16]
@@ -48,7 +48,7 @@ def settle(labels: Labels, n_clusters: int, where: Where, *, kept: int, scratch:
         [n_clusters],
         allowed=machine.allowed,
         taken=machine.taken,
-        processes=machine.processes,
+        workers=machine.workers,
         threads=machine.threads,
         block_rows=where.block_rows,
     )
@@ -62,7 +62,7 @@ def settle(labels: Labels, n_clusters: int, where: Where, *, kept: int, scratch:
             f"{format_bytes(terms['tables of hyperedges'])} for tables of {labels.n_slots} base clusters: "
             "allow more memory, or use fewer base clusters"
         )
-    share = -(-labels.n_samples // machine.processes)
+    share = rows_of_a_process(budget.run_edges, machine.workers)
     keep_state = needed + share * kept <= machine.allowed
     terms["kept assignments"] = share * kept if keep_state else 0
     needed += terms["kept assignments"]

@@ -42,9 +42,9 @@ def ensemble(folder: Path, n: int, classes: int = 10) -> str:
 class Sweeps:
     """Belonging sweeps over labels, with everything before them done: what a round costs."""
 
-    def __init__(self, labels: Labels, *, keep_labels: bool, client: Any = None, processes: int = 1) -> None:
+    def __init__(self, labels: Labels, *, keep_labels: bool, client: Any = None, workers: int | None = None) -> None:
         machine = this_machine("20GiB", None if client is None else 1)
-        budget = make_budget(labels.shape, [K], allowed=machine.allowed, threads=machine.threads, processes=processes)
+        budget = make_budget(labels.shape, [K], allowed=machine.allowed, threads=machine.threads, workers=workers)
         from dataclasses import replace
 
         self.engine = Engine(labels, replace(budget, keep_labels=keep_labels), client)
@@ -139,7 +139,7 @@ def overhead_and_speed_up(folder: Path) -> None:
             ) as workers,
             Client(workers) as client,
         ):
-            return Sweeps(labels, keep_labels=True, client=client, processes=count).seconds()
+            return Sweeps(labels, keep_labels=True, client=client, workers=count).seconds()
 
     one, two = on_processes(1), on_processes(2)
     both = min(both, _copies(url, halves))
