@@ -32,7 +32,7 @@ from cehm_dask.rivals import METHODS
 
 CEHM_SETTINGS: dict[str, dict[str, Any]] = {
     "cehm": {},
-    "cehm_plain": {"variant": "released", "restarts": 1},
+    "cehm_plain": {"variant": "released", "tries": 1},
 }
 """CEHM as it comes, and as the authors' program has it."""
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
-from scipy.special import xlogy
 
 from cehm_dask.intersections import Hyperedges
 
@@ -41,8 +40,8 @@ def block_nmi(table: Table, rows: NDArray[np.intp], columns: NDArray[np.intp]) -
     counts = table.astype(np.float64)
     row_sums, column_sums = counts @ right, left @ counts
     total = left @ row_sums
-    row_terms, column_terms = left @ xlogy(row_sums, row_sums), xlogy(column_sums, column_sums) @ right
-    shared = left @ xlogy(counts, counts) @ right - row_terms - column_terms + xlogy(total, total)
+    row_terms, column_terms = left @ _x_log_x(row_sums), _x_log_x(column_sums) @ right
+    shared = left @ _x_log_x(counts) @ right - row_terms - column_terms + _x_log_x(total)
     some = np.where(total > 0, total, 1.0)
     row_entropy, column_entropy = np.log(some) - row_terms / some, np.log(some) - column_terms / some
     row_flat, column_flat = row_entropy < NO_ENTROPY, column_entropy < NO_ENTROPY
@@ -50,6 +49,11 @@ def block_nmi(table: Table, rows: NDArray[np.intp], columns: NDArray[np.intp]) -
     scores = np.clip(shared / some / scale, 0.0, 1.0)
     scores = np.where(row_flat | column_flat, (row_flat & column_flat).astype(np.float64), scores)
     return np.where(total > 0, scores, 0.0)
+
+
+def _x_log_x(counts: Scores) -> Scores:
+    """x·log x of whole numbers, 0 at 0; several times as fast as scipy's, which cannot rely on them."""
+    return np.asarray(counts * np.log(np.maximum(counts, 1.0)))
 
 
 def nmi(table: Table) -> float:

@@ -90,7 +90,9 @@ def intersections(engine: Engine) -> tuple[NDArray[np.int64], int]:
 def intersections_and_sample(engine: Engine, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], int, Codes]:
     """:func:`intersections`, and from the same sweep the codes of some rows, given in ascending order."""
     upper, n_silent, sampled = engine.sweep("intersections", _count, _add, rows)
-    return upper + np.triu(upper, 1).T, n_silent, np.concatenate(sampled) if sampled else np.empty((0, 0), np.uint8)
+    table = upper + upper.T
+    np.fill_diagonal(table, upper.diagonal())
+    return table, n_silent, np.concatenate(sampled) if sampled else np.empty((0, 0), np.uint8)
 
 
 def hyperedges_of(labels: Labels, table: NDArray[np.int64], n_silent: int) -> Hyperedges:

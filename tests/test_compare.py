@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from cehm_dask import compare
+from cehm_dask import CEHM, compare
 from cehm_dask.cli import main
+from cehm_dask.plan import Params
 from cehm_dask.report import comparison
 
 ROWS = 120
@@ -149,6 +150,24 @@ def test_command__one_ensemble_to_a_folder(source, tmp_path):
     again = run(source / "labels.npy", *options)
     assert again.exit_code == 2
     assert "--overwrite" in again.stderr
+    assert run(source / "labels.npy", *options, "--overwrite").exit_code == 0
+
+
+def test_command__never_replaces_a_folder_that_is_no_comparison(source, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    done = run(source / "labels.npy", "--k", 3, "--methods", "voting", "-o", tmp_path / "mine", "--overwrite")
+    assert done.exit_code == 2
+    assert "mine exists and is no comparison" in done.stderr.replace("\n", "")
+    assert (tmp_path / "mine" / "thesis.txt").exists()
+
+
+def test_plain__is_the_authors_program_with_one_try(source, tmp_path):
+    lines = compare.compare([str(source / "labels.npy")], 3, ["cehm_plain"], tmp_path)
+    assert lines["note"].isna().all()
+    wanted = CEHM(3, tries=1, random_state=0).fit(np.load(source / "labels.npy")).labels_
+    np.testing.assert_array_equal(np.load(tmp_path / "cehm_plain-000.npy"), wanted)
+    assert Params(3, **compare.CEHM_SETTINGS["cehm_plain"]) == Params(3, variant="released", tries=1)
 
 
 def test_command__several_ensembles_of_features_with_their_classes(tmp_path):

@@ -5,6 +5,7 @@ from functools import cache
 from itertools import combinations, pairwise
 from pathlib import Path
 
+import kmedoids
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -414,6 +415,24 @@ def test_medoids__the_best_of_the_tries_first():
     np.testing.assert_allclose([medoid_loss(rugged(), one) for one in kept], sorted(set(losses))[:2])
     np.testing.assert_array_equal(medoids(hyperedges, "jaccard", 10, 1, 8, np.random.default_rng(0))[0], kept[0])
     np.testing.assert_array_equal(medoids(hyperedges, "jaccard", 10, 1, 1, np.random.default_rng(0))[0], singles[0])
+
+
+def test_medoids__the_search_ends_when_the_best_came_up_three_times(monkeypatch):
+    solver, losses = kmedoids.fasterpam, []
+
+    def counted(*args, **options):
+        solution = solver(*args, **options)
+        losses.append(solution.loss)
+        return solution
+
+    monkeypatch.setattr(kmedoids, "fasterpam", counted)
+    medoids(hyperedges_in(rugged()), "jaccard", 2, 1, 50, np.random.default_rng(0))
+    assert len(losses) < 50, "the best must be found often for this to test anything"
+    assert losses.count(losses[-1]) == 3
+    assert losses[-1] == min(losses)
+    losses.clear()
+    medoids(hyperedges_in(rugged()), "jaccard", 2, 2, 50, np.random.default_rng(0))
+    assert len(losses) == 50  # for the second best, all are looked at
 
 
 # --- belonging by cosine -----------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from cehm_dask.cli.explain import explained
 
+PAGE = "comparison.html"
 WIDE = 160
 """Columns of a table that goes to a file or a pipe."""
 
@@ -66,6 +67,8 @@ def compare(
     if output is not None:
         if output.exists() and not overwrite:
             raise FileExistsError(f"output {output} exists: choose another name, or pass --overwrite")
+        if output.is_file() or (output.exists() and any(output.iterdir()) and not (output / PAGE).is_file()):
+            raise FileExistsError(f"output {output} exists and is no comparison: choose another name")
         figure_of(1, 1, 1, 1)  # what is missing is said before the work, not behind it
         if (ensembles or 1) >= comparing.FEWEST_TO_TEST:
             comparing.posthocs()
@@ -114,7 +117,7 @@ def compare(
                 for score in comparison.scored(lines):
                     comparing.dunn(lines, score).to_csv(output / f"dunn-{score}.csv")
             comparison.box_plots(lines, output / "boxes.png", "png")
-            write_whole(str(output / "comparison.html"), page.encode())
+            write_whole(str(output / PAGE), page.encode())
     if not quiet:
         _print(lines)
         if output is not None:
