@@ -1,6 +1,6 @@
 """The paper's figures from lines of results: convergence, time, and how a consensus grows on points of the plane.
 
-Used by ``reproduce``'s door only; the one home of matplotlib (``pip install 'cehm-dask[figures]'``). Figures are drawn
+Used by ``reproduce``'s door only; the one home of matplotlib (``pip install 'cehm-dask[compare]'``). Figures are drawn
 without a display, and none is kept open.
 """
 
@@ -27,7 +27,7 @@ def figure_of(rows: int, columns: int, width: float, height: float) -> tuple[Any
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("figures need an extra package: pip install 'cehm-dask[figures]'") from error
+        raise ImportError("figures need an extra package: pip install 'cehm-dask[compare]'") from error
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, np.asarray(figure.subplots(rows, columns, squeeze=False))

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from cehm_dask import rivals
 from cehm_dask.base_labels import k_range, label_all, make_labeller, plan_members
+from cehm_dask.compare import dunn
 from cehm_dask.consensus import ConsensusWarning
 from cehm_dask.engine import crew
 from cehm_dask.estimator import CEHM
@@ -357,10 +358,26 @@ def table(lines: pd.DataFrame, score: str) -> pd.DataFrame:
     return found
 
 
-def mean_ranks(lines: pd.DataFrame, score: str) -> pd.Series:
-    """Mean rank of every method over the sets and scalings that all of them have done, 1 the best."""
-    means = lines.pivot_table(index=["set", "scale"], columns="method", values=score, aggfunc="mean")
-    return means.dropna().rank(axis=1, ascending=False).mean().sort_values()
+def ranking(lines: pd.DataFrame, score: str) -> pd.DataFrame:
+    """Methods from the best mean rank on, over the sets and scalings that all of them have done, 1 the best.
+
+    Ranks are those of the means over ensembles that all methods have done, so that all saw the same. Columns: the mean
+    score, the mean rank, and p of Dunn's test (Holm's correction) on the ranks against CEHM as it comes, or against the
+    best method where that was not run.
+    """
+    wide = lines.pivot_table(index=["set", "scale", "ensemble"], columns="method", values=score).dropna()
+    means = wide.groupby(level=["set", "scale"]).mean()
+    ranks = means.rank(axis=1, ascending=False)
+    found = pd.DataFrame({"mean": means.mean(), "rank": ranks.mean()}).sort_values("rank")
+    if len(found) > 1 and len(means) > 1:
+        against = "default" if "default" in found.index else found.index[0]
+        found["p"] = dunn(_as_lines(ranks), "rank")[against].drop(against)
+    return found
+
+
+def _as_lines(ranks: pd.DataFrame) -> pd.DataFrame:
+    """Ranks in the form that tests of a comparison take."""
+    return ranks.melt(value_name="rank").assign(note=None)
 
 
 def by_paper(names: Iterable[str]) -> list[str]:
@@ -381,11 +398,22 @@ def markdown(found: pd.DataFrame, score: str) -> str:
     return "\n".join(rows) + "\n"
 
 
+def ranking_markdown(found: pd.DataFrame, score: str) -> str:
+    """A ranking for people."""
+    rows = [f"| method | mean {score.upper()} | mean rank | p |", "|---|---|---|---|"]
+    for name, line in found.iterrows():
+        p = line.get("p", np.nan)
+        rows.append(f"| {name} | {line['mean']:.4f} | {line['rank']:.2f} | {'–' if np.isnan(p) else f'{p:.2g}'} |")
+    return "\n".join(rows) + "\n"
+
+
 def write_tables(lines: pd.DataFrame, folder: Path) -> dict[str, pd.DataFrame]:
-    """Write both tables as CSV and as Markdown, and the mean ranks of the methods; returns the tables by score."""
+    """Write both tables and the rankings of the methods as CSV and as Markdown; returns the tables by score."""
     tables = {score: table(lines, score) for score in SCORES}
     for score, found in tables.items():
         found.to_csv(folder / f"table_{score}.csv", index_label="set")
         (folder / f"table_{score}.md").write_text(markdown(found, score))
-        mean_ranks(lines, score).to_csv(folder / f"ranks_{score}.csv", header=["mean rank"])
+        ranks = ranking(lines, score)
+        ranks.to_csv(folder / f"ranks_{score}.csv", index_label="method")
+        (folder / f"ranks_{score}.md").write_text(ranking_markdown(ranks, score))
     return tables

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from scipy.stats import norm
 from sklearn.datasets import load_iris, make_blobs
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
@@ -145,16 +146,47 @@ def test_table__means_beside_the_published_numbers():
     assert "| – |" in text[-1]  # a mean over some of the sets only is none
 
 
-def test_mean_ranks__over_what_all_methods_have_done():
-    lines = pd.DataFrame(
-        {
-            "set": ["iris"] * 4 + ["wine"] * 2 + ["usps"],
-            "scale": "standard",
-            "method": ["plain", "plain", "default", "wct", "default", "wct", "plain"],
-            "nmi": [0.5, 0.7, 0.65, 0.1, 0.2, 0.9, 0.9],
-        }
+def scored(**scores):
+    """Lines of results: scores of each method by set and ensemble, NaN where it was not run."""
+    lines = [
+        {"set": name, "scale": "standard", "ensemble": ensemble, "method": method, "nmi": score}
+        for method, of_sets in scores.items()
+        for name, own in of_sets.items()
+        for ensemble, score in enumerate(own)
+    ]
+    return pd.DataFrame(lines).dropna()
+
+
+def test_ranking__over_what_all_methods_have_done():
+    lines = scored(
+        plain={"iris": [0.5, 0.7], "wine": [np.nan, 0.9], "usps": [0.9]},
+        default={"iris": [0.6, 0.9], "wine": [0.2, 0.8]},
+        wct={"iris": [0.55, np.nan], "wine": [0.9, 0.1]},
     )
-    assert paper.mean_ranks(lines, "nmi").to_dict() == {"default": 1.0, "plain": 2.0, "wct": 3.0}
+    found = paper.ranking(lines, "nmi")  # the first ensemble of iris, the second of wine
+    assert found["rank"].to_dict() == {"default": 1.5, "plain": 2.0, "wct": 2.5}
+    assert found["mean"].round(6).to_dict() == {"default": 0.7, "plain": 0.7, "wct": 0.325}
+    assert np.isnan(found.loc["default", "p"])
+    assert found["p"].drop("default").between(0, 1).all()
+
+
+def test_ranking__p_is_that_of_dunns_test_on_the_ranks():
+    rng = np.random.default_rng(0)
+    sets = {f"set {i}": [rng.random()] for i in range(12)}
+    lines = scored(
+        default=sets,
+        plain={name: [value + 0.01 * (-1) ** i] for i, (name, [value]) in enumerate(sets.items())},
+        sec={name: [value - 0.5] for name, [value] in sets.items()},
+    )
+    found = paper.ranking(lines, "nmi")
+    # Ranks 1 and 2 in turn against 3 throughout: z = (3 - 1.5) / sqrt((N(N+1)/12 - ties) (1/12 + 1/12)) on 36 ranks.
+    n, ties = 36, 3 * (12**3 - 12) / (12 * 35)
+    z = 12 * 1.5 / np.sqrt((n * (n + 1) / 12 - ties) * (2 / 12))
+    assert found.loc["sec", "p"] == pytest.approx(3 * 2 * norm.sf(z))
+    assert found.loc["plain", "p"] == pytest.approx(1.0)
+    text = paper.ranking_markdown(found, "nmi").splitlines()
+    assert text[0] == "| method | mean NMI | mean rank | p |"
+    assert text[-1].startswith("| sec | ")
 
 
 def test_published__has_both_tables_of_twenty_sets():
@@ -208,7 +240,9 @@ def test_command__writes_tables_and_figures(data, folder):
         "table_ari.csv",
         "table_ari.md",
         "ranks_nmi.csv",
+        "ranks_nmi.md",
         "ranks_ari.csv",
+        "ranks_ari.md",
         "convergence_standard.png",
         "convergence_minmax.png",
         "times.png",

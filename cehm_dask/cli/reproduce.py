@@ -30,7 +30,7 @@ from cehm_dask.cli.explain import explained
 @click.option("--scale", default="both", show_default=True, help="standard, minmax or both.")
 @click.option("--methods", help="Names, with commas between.  [default: plain,printed,default]")
 @click.option("--workers", type=int, help="Processes side by side.  [default: one a core; 1 for times to compare]")
-@click.option("--figures/--no-figures", default=True, show_default=True, help="Figures need the extra 'figures'.")
+@click.option("--figures/--no-figures", default=True, show_default=True)
 @click.option("--quiet", is_flag=True, help="No progress, no summary.")
 @explained
 def reproduce(
@@ -49,7 +49,7 @@ def reproduce(
     Thirty ensembles of thirty k-means runs are drawn for each set and scaling and kept; CEHM runs on each as the
     authors' program has it (plain), as the equations are printed (printed), and as it comes (default). An interrupted
     reproduction goes on where it stopped, and one with more ensembles or methods adds only what is missing: give the
-    command again.
+    command again. Needs the extra 'compare'.
 
     \b
     Examples:
@@ -59,9 +59,11 @@ def reproduce(
     """
     from cehm_dask import paper_figures
     from cehm_dask import reproduce as paper
+    from cehm_dask.compare import posthocs
 
+    posthocs()  # refuse before the work, not behind it
     if figures:
-        paper_figures.figure_of(1, 1, 1, 1)  # refuse before the work, not behind it
+        paper_figures.figure_of(1, 1, 1, 1)
     console = Console(stderr=True)
     bar = Progress(
         TextColumn("runs"),
