@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cehm_dask import CEHM, diffusion, engine, job, rounds
+from cehm_dask import CEHM, diffusion, engine, job, plan, rounds
 from cehm_dask.files import StoreError
 from cehm_dask.ingest import ingest
 from cehm_dask.job import Where, cluster, gather, join
@@ -94,7 +94,16 @@ def test_same_labels__any_chunk_block_budget_and_foresight(
         assert_same(cluster(as_labels(folder / "e.zarr"), PARAMS, 0, where), wanted)
 
 
-def test_same_labels__two_processes(ensemble, wanted, two_processes, tmp_path):
+@pytest.fixture(params=["a run a worker", "many runs"])
+def runs(request, monkeypatch):
+    """Few rows are one run a worker; as many as of large data are summed in several layers, orders fetched apart."""
+    if request.param == "many runs":
+        monkeypatch.setattr(plan, "CLUSTER_RUN_WORK", 1)
+        monkeypatch.setattr(engine, "FAN_IN", 2)
+        monkeypatch.setattr(engine, "SMALL_ORDERS", 0)
+
+
+def test_same_labels__two_processes(ensemble, wanted, two_processes, tmp_path, runs):
     assert_same(cluster(as_labels(ensemble), PARAMS, 0, Where(client=two_processes)), wanted)
     output = Where(client=two_processes, output=str(tmp_path / "c.zarr"), block_rows=60)
     assert_same(cluster(as_labels(ensemble), PARAMS, 0, output), wanted)
@@ -104,7 +113,7 @@ def test_same_labels__array_sent_to_two_processes(hard_ensemble, wanted, two_pro
     assert_same(cluster(as_labels(hard_ensemble), PARAMS, 0, Where(client=two_processes, block_rows=300)), wanted)
 
 
-def test_same_labels__a_worker_killed_and_one_joining(ensemble, wanted):
+def test_same_labels__a_worker_killed_and_one_joining(ensemble, wanted, runs):
     with worker_processes() as (workers, client):
         killed = []
 
