@@ -399,6 +399,17 @@ def centre_sums(rows, labels, first, sums, counts):  # type: ignore[no-untyped-d
                 sums[centre, f] += rows[r, f]
 
 
+CACHE_LINE = 64
+
+
+def _aligned_zeros(shape: tuple[int, int, int]) -> NDArray[np.float64]:
+    """Zeros that begin at a cache line; where numpy happens to put them, sums take up to a third longer."""
+    size = 8 * shape[0] * shape[1] * shape[2]
+    memory = np.zeros(size + CACHE_LINE, np.uint8)
+    begin = -memory.ctypes.data % CACHE_LINE
+    return memory[begin : begin + size].view(np.float64).reshape(shape)
+
+
 def side_by_side(tables: Sequence[NDArray[np.float64]]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Lay the (slots, k) tables of several problems out as :func:`belonging` reads them.
 
@@ -415,7 +426,7 @@ def side_by_side(tables: Sequence[NDArray[np.float64]]) -> tuple[NDArray[np.floa
     first_column = np.cumsum([0, *(table.shape[1] for table in tables)])
     columns = int(first_column[-1])
     width = min(WIDEST, -(-columns // LANES) * LANES)
-    weights = np.zeros((-(-columns // WIDEST), len(tables[0]), width))
+    weights = _aligned_zeros((-(-columns // WIDEST), len(tables[0]), width))
     together = tables[0] if len(tables) == 1 else np.concatenate(tables, axis=1)
     for group, begin in enumerate(range(0, columns, WIDEST)):
         part = together[:, begin : begin + WIDEST]

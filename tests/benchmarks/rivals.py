@@ -42,7 +42,7 @@ def measure(n: int, folder: Path, wanted: list[str]) -> None:
     url, truth = blobs(n, folder)
     methods = [
         name
-        for name in wanted or compare.TITLES
+        for name in compare.chosen(wanted or ["all"], n)
         if n <= TOO_SLOW.get(name, n) and (name not in METHODS or n <= (METHODS[name].largest_n or n))
     ]
     for name in methods:
