@@ -1,6 +1,7 @@
 """Stage 3, sample view: move every sample to the hyperedge it belongs to most, until none moves.
 
-A whole assignment in, a stable one out; one sweep a round. The loss follows from the small tables alone:
+A whole assignment in, a stable one out; one sweep a round, of the few samples only whose winner may be another, where
+labels are in memory. The loss follows from the small tables alone:
 the belonging degrees of all samples to their own hyperedge sum to Σ W·C.
 """
 
@@ -10,13 +11,17 @@ from math import sqrt
 from cehm_dask.rounds import EVERY_ROW, Answer, Order, Problem
 
 
-def adjustion(problem: Problem) -> Generator[Order, Answer, None]:
-    """Repeat until no sample moves, at most ``max_iter`` rounds; the loss of each round is recorded."""
+def adjustion(problem: Problem, *, pass_over: bool = True) -> Generator[Order, Answer, None]:
+    """Repeat until no sample moves, at most ``max_iter`` rounds; the loss of each round is recorded.
+
+    ``pass_over`` tells whether it pays to pass over samples that are sure of their winner.
+    """
     while not problem.converged and len(problem.losses) < problem.params.max_iter:
         weights = problem.belonging_weights()
+        drift = problem.drift(weights) if pass_over else None
         problem.set_weights(weights)
         problem.losses.append(loss(problem, float((weights * problem.counts).sum())))
-        answer = yield problem.order(cut=EVERY_ROW)
+        answer = yield problem.order(cut=EVERY_ROW, drift=drift)
         problem.accept(answer, EVERY_ROW)
         problem.converged = problem.moved == 0
 

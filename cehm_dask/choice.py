@@ -199,7 +199,7 @@ def survey(engine: Engine, problems: Sequence[Problem]) -> Survey:
     ]
     orders = [problem.last_order() for problem in problems]
     belonging = problems[0].params.belonging
-    units, tables = engine.sweep("survey", _compare, _add, orders, pairs, belonging, reads=not engine.budget.keep_state)
+    units, tables = engine.sweep("survey", _compare, _add, orders, pairs, belonging, reads=engine.budget.result_reads)
     agreed: dict[int, list[float]] = {}
     for (one, _), table in zip(pairs, tables, strict=True):
         agreed.setdefault(problems[one].params.n_clusters, []).append(nmi(table))

@@ -22,7 +22,7 @@ from cehm_dask.evaluation import agreement, member_agreement
 from cehm_dask.intersections import Hyperedges, hyperedges_of, intersections, intersections_and_sample
 from cehm_dask.labels import Codes
 from cehm_dask.medoids import medoids
-from cehm_dask.plan import Params, check_fit
+from cehm_dask.plan import Budget, Params, check_fit
 from cehm_dask.rounds import Answer, Order, Problem, advance, combine
 from cehm_dask.start import start
 from cehm_dask.store import ConsensusStore
@@ -239,7 +239,7 @@ def _solve(
     progress: Progress | None,
 ) -> None:
     """Take all problems through their stages in step, one sweep for all that are still running."""
-    steps = {problem.number: _stages(problem, engine.budget.foretell) for problem in problems}
+    steps = {problem.number: _stages(problem, engine.budget) for problem in problems}
     orders = {number: order for number, own in steps.items() if (order := next(own, None)) is not None}
     while orders:
         batch = _next_batch(engine, list(orders.values()), problems)
@@ -274,11 +274,11 @@ def _solve(
                 progress(_event(engine, problem, stage))
 
 
-def _stages(problem: Problem, foretell: bool) -> Generator[Order, Answer, None]:
+def _stages(problem: Problem, budget: Budget) -> Generator[Order, Answer, None]:
     if problem.round == 0:
         yield from start(problem)
-    yield from diffusion(problem, foretell=foretell)
-    yield from adjustion(problem)
+    yield from diffusion(problem, foretell=budget.foretell)
+    yield from adjustion(problem, pass_over=budget.pass_over)
 
 
 def _send(steps: Generator[Order, Answer, None], answer: Answer) -> Order | None:

@@ -4,7 +4,7 @@ First assignment in, an assignment of every sample out. A round takes one sweep 
 a sample of rows foretells a window that the cut will fall into, one sweep computes the belonging degrees, assigns
 the samples above the window and keeps the labels of the few inside it, and once the histogram of that sweep has
 told the exact cut, those are assigned too. Where the window was missed, or labels are in memory anyway, a second
-sweep assigns.
+sweep assigns. The last round, which lets in all, needs no cut.
 Margins are never sorted nor gathered.
 """
 
@@ -37,7 +37,12 @@ def diffusion(problem: Problem, *, foretell: bool = True) -> Generator[Order, An
         target = next_target(params.schedule, n, params.n_clusters, problem.assigned, problem.growth[0])
         weights = problem.belonging_weights()
         problem.set_weights(weights)
-        floor = max(0, key_of(_largest_sum(problem, weights)) - ((kernels.BINS - 1) << FLOOR_SHIFT))
+        if target == n:
+            yield from _assign(problem, EVERY_ROW)
+            return
+        # No belonging degree, and so no margin, exceeds this sum.
+        largest = problem.hyperedges.largest_sum(weights.max(axis=1))
+        floor = max(0, key_of(largest) - ((kernels.BINS - 1) << FLOOR_SHIFT))
         window = (yield from _foretold_window(problem, floor, target / n)) if foretell else None
         if window is None:
             answer = yield problem.order(floor=floor)
@@ -49,9 +54,14 @@ def diffusion(problem: Problem, *, foretell: bool = True) -> Generator[Order, An
         cut = yield from find_cut(problem, answer.histogram, floor, target)
         if params.schedule == "renewed":
             cut = Cut(cut.key, EVERY_ROW.last_row)
-        answer = yield problem.order(cut=cut)
-        problem.accept(answer, cut)
-        problem.growth.append(problem.assigned)
+        yield from _assign(problem, cut)
+
+
+def _assign(problem: Problem, cut: Cut) -> Generator[Order, Answer, None]:
+    """The end of a round: every sample that the cut lets in to its winner."""
+    answer = yield problem.order(cut=cut)
+    problem.accept(answer, cut)
+    problem.growth.append(problem.assigned)
 
 
 def _foretold_window(problem: Problem, floor: int, share: float) -> Generator[Order, Answer, Window | None]:
@@ -121,9 +131,3 @@ def _from_above(histogram: NDArray[np.int64], wanted: int) -> tuple[int, int]:
     place = int(np.searchsorted(above, wanted))
     number = len(histogram) - 1 - place
     return number, wanted - int(above[place] - histogram[number])
-
-
-def _largest_sum(problem: Problem, weights: NDArray[np.float64]) -> float:
-    """No belonging degree, and so no margin, exceeds the members' largest weights together."""
-    edges = problem.hyperedges
-    return float(sum(weights[edges.of_member(j)].max(initial=0.0) for j in range(edges.n_members)))

@@ -289,5 +289,5 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 def _recorded(
     record: Callable[[int, str, int, NDArray[np.int16]], None], problem: Problem, stage: str, engine: Engine
 ) -> None:
-    assignment, _ = engine.sweep("record", gather, join, problem.last_order(), reads=not engine.budget.keep_state)
+    assignment, _ = engine.sweep("record", gather, join, problem.last_order(), reads=engine.budget.result_reads)
     record(problem.number, stage, problem.round, assignment)

@@ -50,6 +50,11 @@ class Hyperedges:
         spread[self.slots] = table
         return spread
 
+    def largest_sum(self, values: NDArray[np.float64]) -> float:
+        """What no sample's sum over its hyperedges exceeds: the members' largest values together."""
+        first = np.flatnonzero(np.diff(self.members, prepend=-1))
+        return float(np.maximum.reduceat(values, first).sum()) if len(first) else 0.0
+
     def of_member(self, member: int) -> slice:
         """The hyperedges of one member."""
         first, last = np.searchsorted(self.members, [member, member + 1])

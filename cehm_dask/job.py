@@ -114,7 +114,8 @@ def cluster(
             engine.watch = getattr(progress, "rows", None)
             result = consensus(engine, problems_of, seed, store=store, record=record, progress=progress)
             order = result.chosen.problem.last_order()
-            reads = not budget.keep_state
+            # Where problems were compared, that has made good the margins that workers keep.
+            reads = budget.result_reads and not (budget.keep_state and result.chosen.margin is not None)
             if store is None:
                 found, margin = _result(engine, order, reads)
                 mean = mean_margin(margin_units(margin, params.belonging), result.chosen.problem)

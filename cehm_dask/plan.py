@@ -179,6 +179,16 @@ class Budget:
         return self.stored and self.keep_state and not self.keep_labels
 
     @property
+    def pass_over(self) -> bool:
+        """Whether labels are in memory, so that it pays to look at some rows only, and once more at the result."""
+        return self.keep_state and (self.keep_labels or not self.stored)
+
+    @property
+    def result_reads(self) -> bool:
+        """Whether the labels are needed for the result."""
+        return self.pass_over or not self.keep_state
+
+    @property
     def projected(self) -> int:
         return sum(self.terms.values())
 
@@ -352,11 +362,14 @@ def format_bytes(size: float) -> str:
 
 
 def expected_sweeps(params: Params, n_samples: int, budget: Budget) -> int:
-    """Passes over the labels, roughly: intersections, start, rounds of diffusion, a few of adjustion, the result."""
+    """Passes over the labels, roughly: intersections, start, rounds of diffusion, a few of adjustion, the result.
+
+    The last round of diffusion lets in all, and takes one.
+    """
     k, root = params.n_clusters, isqrt(n_samples) + 1
     rounds = k if params.schedule == "fixed" else ceil(k * log(max(2.0, n_samples / (k * root)))) + k
     a_round = 1 if budget.foretell else 2 if budget.keep_state else 3
-    return 2 + a_round * rounds + USUAL_ADJUSTION + (0 if budget.keep_state else 1)
+    return 3 + a_round * (rounds - 1) + USUAL_ADJUSTION + int(budget.result_reads)
 
 
 def parse_clusters(wanted: Any) -> list[int]:

@@ -6,6 +6,10 @@ many problems on one run of rows, reading each label block once for all of them.
 
 A block's assignment is a pure function of (label block, W, cut). What a worker keeps between rounds is a cache:
 every order carries what is needed to rebuild it.
+
+Once all samples are assigned, most lead by more than W changes from round to round, and so keep their winner: with
+labels in memory, only the others are looked at (as k-means does by the bounds of Hamerly). The margins of those that
+were passed over are made good when the result is read.
 """
 
 import operator
@@ -94,6 +98,8 @@ class Order:
     """Wanted instead of that histogram: the keys inside themselves."""
     cut: Cut | None = None
     """To do: assign by this cut."""
+    drift: float | None = None
+    """No lead has changed by more since the weights before; None: not known, or every row is to be looked at."""
     keep: Window | None = None
     """To do: keep the labels of rows with keys inside, so that a cut there can be applied without reading any."""
     lead: NDArray[np.float64] | None = None
@@ -141,6 +147,13 @@ def combine(answers: Sequence[list[Answer]]) -> list[Answer]:
     return [reduce(operator.add, of_order) for of_order in zip(*answers, strict=True)]
 
 
+FEW = 0.25
+"""Share of a block's rows up to which it pays to gather their labels."""
+
+EVERYTHING = (np.uint64(EVERY_ROW.key), np.int64(0), np.int64(EVERY_ROW.last_row))
+"""The cut that all rows pass, as the kernel takes it."""
+
+
 class State:
     """One problem's rows in a run: a cache of (assignment, winner, margin), stamped with the rounds they belong to."""
 
@@ -153,6 +166,8 @@ class State:
         self.table = -1
         """Which weights the winners and margins come from."""
         self.assigned = 0
+        self.spent = 0.0
+        """How much of its margin a row may have lost to weights that changed; margins are exact where this is 0."""
         self.kept: Kept | None = None
         self.before: NDArray[np.int16] | None = None
         """The assignment that a foretold round began with."""
@@ -182,8 +197,7 @@ class Kept:
         let_in = (keys > np.uint64(cut.key)) | ((keys == np.uint64(cut.key)) & (places + run.first_row <= cut.last_row))
         chosen = places[let_in]
         assignment = state.assignment[chosen]
-        everything = (np.uint64(EVERY_ROW.key), np.int64(0), np.int64(EVERY_ROW.last_row))
-        kernels.assign(codes[let_in], run.offsets, state.best[chosen], keys[let_in], *everything, assignment, delta)
+        kernels.assign(codes[let_in], run.offsets, state.best[chosen], keys[let_in], *EVERYTHING, assignment, delta)
         state.assignment[chosen] = assignment
         return len(chosen)
 
@@ -236,9 +250,13 @@ def advance(run: Run, orders: Sequence[Order]) -> list[Answer]:
         _advance_block(block, _rows(run, block), run, orders, states, answers, plan)
         if orders[0].reads and run.budget.foretell:
             _sample(run, block)
-    for order, state, answer in zip(orders, states, answers, strict=True):
+    for i, (order, state, answer) in enumerate(zip(orders, states, answers, strict=True)):
         state.table = order.table
         state.step = order.step if order.cut is not None else order.step - 1
+        if i in plan.near:
+            answer.assigned = state.assigned
+        elif i in plan.belong:
+            state.spent = 0.0
         if order.cut is not None:
             state.assigned = answer.assigned
         if order.cut is not None and order.keep is None:
@@ -294,13 +312,22 @@ def _rows(run: Run, block: Block) -> slice:
 
 
 class Plan:
-    """Which of a run's states must be rebuilt, and which need this round's belonging degrees."""
+    """Which of a run's states must be rebuilt, and which need this round's belonging degrees, of all rows or of few."""
 
     def __init__(self, orders: Sequence[Order], states: Sequence[State]) -> None:
         rows = range(len(orders))
         self.reset = [i for i in rows if states[i].step != orders[i].step - 1]
         self.rebuild = [i for i in self.reset if orders[i].previous is not None]
-        self.belong = [i for i in rows if states[i].table != orders[i].table or i in self.rebuild]
+        self.near = {
+            i: Stack([orders[i].weights])
+            for i in rows
+            if orders[i].drift is not None and i not in self.reset and states[i].table == orders[i].table - 1
+        }
+        for i in self.near:
+            states[i].spent += orders[i].drift or 0.0
+        self.belong = [
+            i for i in rows if (states[i].table != orders[i].table or i in self.rebuild) and i not in self.near
+        ]
         self.past = self._stack(orders, self.rebuild, previous=True)
         self.present = self._stack(orders, self.belong, previous=False)
 
@@ -346,7 +373,10 @@ def _advance_block(
             _apply(block, rows, offsets, states[i], orders[i].previous[1], scratch)  # type: ignore[index]
     if plan.present is not None:
         plan.present.belonging(block.codes, offsets, [states[i] for i in plan.belong], rows)
-    for order, state, answer in zip(orders, states, answers, strict=True):
+    for i, (order, state, answer) in enumerate(zip(orders, states, answers, strict=True)):
+        if i in plan.near:
+            answer.moved += _adjust(block, rows, run, plan.near[i], state, answer.delta)
+            continue
         if order.floor is not None or order.window is not None:
             spoken = state.assignment[rows] != kernels.SILENT if run.silent_rows else None
             _look(order, state.margin[rows].view(np.uint64), spoken, block.first_row, answer)
@@ -358,6 +388,24 @@ def _advance_block(
             assigned, moved = _apply(block, rows, offsets, state, order.cut, answer.delta)
             answer.assigned += assigned
             answer.moved += moved
+
+
+def _adjust(block: Block, rows: slice, run: Run, stack: Stack, state: State, delta: Int | None) -> int:
+    """Move those rows to their winners that may have new ones; how many moved."""
+    near = np.flatnonzero(state.margin[rows] <= state.spent)
+    if not len(near):
+        return 0
+    few = len(near) <= FEW * block.n_rows
+    places: Any = near + rows.start if few else rows
+    codes = block.codes[near] if few else block.codes
+    best, margin = np.empty((1, len(codes)), np.int16), np.empty((1, len(codes)))
+    kernels.belonging(codes, run.offsets, stack.weights, stack.first_column, best, margin)
+    assignment = state.assignment[places]
+    _, moved = kernels.assign(codes, run.offsets, best[0], margin[0].view(np.uint64), *EVERYTHING, assignment, delta)
+    state.assignment[places], state.best[places] = assignment, best[0]
+    # As if it had lost as much as the others, so that one number serves all.
+    state.margin[places] = margin[0] + state.spent
+    return int(moved)
 
 
 def _apply(
@@ -414,7 +462,13 @@ def harvest_together(run: Run, orders: Sequence[Order]) -> Iterator[tuple[int, l
     ]
     again = [orders[i] for i in lost]
     plan = Plan(again, [State(0) for _ in again])
+    stale = {i: state for i, state in enumerate(kept) if state is not None and state.spent and i not in lost}
+    fresh = Stack([orders[i].weights for i in stale]) if stale else None
+    for state in stale.values():
+        state.spent = np.inf  # exact only when every block went through
     for block in run.blocks():
+        if fresh is not None:
+            fresh.belonging(block.codes, run.offsets, list(stale.values()), _rows(run, block))
         places: list[tuple[Any, slice]] = [(state, _rows(run, block)) for state in kept]
         if again:
             states = [State(block.n_rows) for _ in again]
@@ -424,15 +478,23 @@ def harvest_together(run: Run, orders: Sequence[Order]) -> Iterator[tuple[int, l
                 places[i] = state, slice(None)
         yield (
             block.first_row,
-            [_harvest(state, rows, order) for (state, rows), order in zip(places, orders, strict=True)],
+            [
+                _harvest(state, rows, order, run.silent_rows)
+                for (state, rows), order in zip(places, orders, strict=True)
+            ],
         )
+    for state in stale.values():
+        state.spent = 0.0
 
 
-def _harvest(state: State, rows: slice, order: Order) -> Harvest:
-    silent = state.assignment[rows] == kernels.SILENT
-    labels = np.where(silent, np.int16(kernels.UNASSIGNED), state.assignment[rows])
-    margin = state.margin[rows] if order.lead is None else state.margin[rows] * order.lead[labels]
-    return labels, np.where(silent, 0.0, margin)
+def _harvest(state: State, rows: slice, order: Order, silent_rows: bool) -> Harvest:
+    labels, margin = state.assignment[rows], state.margin[rows]
+    silent = labels == kernels.SILENT if silent_rows else None
+    if silent is not None:
+        labels = np.where(silent, np.int16(kernels.UNASSIGNED), labels)
+    if order.lead is not None:
+        margin = margin * order.lead[labels]
+    return labels, margin if silent is None else np.where(silent, 0.0, margin)
 
 
 def weights_of(counts: Int, sizes: Int, belonging: str) -> NDArray[np.float64]:
@@ -519,6 +581,20 @@ class Problem:
         """Take up W (n_hyperedges × k) for the round to come."""
         self.weights = self.hyperedges.to_slots(weights)
         self.table += 1
+
+    def drift(self, weights: NDArray[np.float64]) -> float | None:
+        """By how much any sample's lead can be less with these weights than with those set last.
+
+        With a hyperedge, a rival gains at most the range of that row of the change, and a sample has one hyperedge a
+        member. The sums themselves are rounded, by less than the number of members in units of their last digit.
+        """
+        if self.weights is None:
+            return None
+        edges, before = self.hyperedges, self.weights[self.hyperedges.slots]
+        change = weights - before
+        largest = edges.largest_sum(weights.max(axis=1)) + edges.largest_sum(before.max(axis=1))
+        rounding = 8 * (edges.n_members + 2) * np.finfo(np.float64).eps * largest
+        return edges.largest_sum(np.ptp(change, axis=1)) + float(rounding)
 
     def order(self, **wishes: Any) -> Order:
         """An order for the round to come, with the weights set last."""

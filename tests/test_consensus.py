@@ -183,6 +183,65 @@ def test_consensus__equals_reference(belonging, schedule, case, dtype, order, bl
 
 
 @every_knob
+@settings(max_examples=60, deadline=None)
+@given(
+    case=cases(),
+    few=st.sampled_from([0.0, 0.25, 1.0]),
+    block_rows=st.integers(1, 80),
+    max_iter=st.sampled_from([1, 3, 100]),
+)
+def test_adjustion__passes_over_samples_that_are_sure_of_their_winner(
+    belonging, schedule, case, few, block_rows, max_iter
+):
+    params = start_from(case, belonging, schedule, max_iter)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rounds, "FEW", few)
+        found = solve(case.P, params, block_rows=block_rows)  # nobody asks for margins between the rounds
+    wanted = reference.cehm(case.P, case.k, case.medoids, belonging, schedule, max_iter)
+    np.testing.assert_array_equal(found.labels, wanted.labels)
+    np.testing.assert_array_equal(found.margin, wanted.margin)
+    np.testing.assert_array_equal(found.problem.counts, wanted.counts)
+    assert found.problem.round == len(wanted.trace)
+    moves = [(a != b).sum() for (_, a), (_, b) in pairwise(wanted.trace)]
+    assert found.problem.moves[1:] == moves
+
+
+def test_adjustion__looks_at_few_samples(monkeypatch):
+    looked_at, adjust = [], rounds._adjust
+
+    def counted(block, rows, run, stack, state, delta):
+        looked_at.append(np.count_nonzero(state.margin[rows] <= state.spent) / block.n_rows)
+        return adjust(block, rows, run, stack, state, delta)
+
+    monkeypatch.setattr(rounds, "_adjust", counted)
+    found = solve(rugged(), Params(10))
+    assert len(looked_at) == len(found.problem.losses) > 3
+    assert np.mean(looked_at) < 0.5
+    assert min(looked_at) < 0.2
+    everyone = solve(rugged(), Params(10), stored=True)  # labels in a store: all of them
+    assert len(looked_at) == len(found.problem.losses)
+    assert_same_result(found, everyone)
+
+
+@settings(max_examples=60, deadline=None)
+@given(case=cases(), seed=st.integers(0, 999), step=st.sampled_from([0.0, 1e-15, 1e-6, 0.1, 10.0]))
+def test_drift__no_lead_changes_by_more(case, seed, step):
+    rng = np.random.default_rng(seed)
+    problem = rounds.Problem(0, Params(case.k), hyperedges_in(case.P), np.arange(case.k))
+    before = rng.random((problem.hyperedges.n_hyperedges, case.k)) * 10.0 ** rng.integers(-3, 9)
+    after = np.maximum(0.0, before * (1 + step * rng.normal(size=before.shape)))
+    assert problem.drift(before) is None  # there are no weights yet
+    problem.set_weights(before)
+    with an_engine(case.P, 1) as engine:
+        codes, offsets = engine.labels.source.read(0, len(case.P)), engine.labels.offsets
+        sums = np.empty((2, len(codes), case.k))
+        for weights, out in zip((before, after), sums, strict=True):
+            kernels.degrees(codes, offsets, problem.hyperedges.to_slots(weights), out)
+    leads = sums[:, :, :, None] - sums[:, :, None, :]
+    assert np.abs(leads[1] - leads[0]).max() <= problem.drift(after)
+
+
+@every_knob
 @settings(max_examples=40, deadline=None)
 @given(case=cases(), bins=st.sampled_from([2, 4, 16]), few=st.integers(1, 4), block_rows=st.integers(1, 80))
 def test_consensus__cut_narrowed_down_by_histograms(belonging, schedule, case, bins, few, block_rows):
@@ -569,9 +628,9 @@ def test_restarts__traces_and_sweeps_of_all_problems(variant):
     assert len(traces) == len(alone) > 1
     for number, (_, wanted) in enumerate(alone):
         assert_same_trace(traces[number], wanted)
-    # Side by side, the labels are read as often as the slowest needs.
+    # Side by side, the labels are read as often as the slowest needs, and once for the margins that are compared.
     assert len({one.reads for one, _ in alone}) > 1
-    assert found.reads == max(one.reads for one, _ in alone)
+    assert found.reads == max(one.reads for one, _ in alone) + 1
 
 
 def test_restarts__fewer_different_starts_than_asked_for():
