@@ -19,7 +19,7 @@ import numpy as np
 from cehm_dask import CEHM
 from cehm_dask.engine import Engine
 from cehm_dask.intersections import hyperedges_of, intersections
-from cehm_dask.job import Where, cluster
+from cehm_dask.job import Where, budget_of, cluster
 from cehm_dask.labels import Labels, as_labels
 from cehm_dask.machine import this_machine
 from cehm_dask.plan import Params, make_budget
@@ -153,8 +153,13 @@ def restarts(folder: Path) -> None:
     # More classes than clusters: from another start the medoids are others.
     url, seconds, sweeps = ensemble(folder, MIDDLE, 25), {}, {}
     for count in (1, 10):
+        params = Params(K, restarts=count)
+        roomy = budget_of(as_labels(url), params, (K,), Where(memory="20GiB"))
+        # Room for assignments, not for labels: both read them in every sweep.
+        memory = roomy.projected - roomy.terms["kept labels"] + (100 << 20)
         begin = time.perf_counter()
-        outcome = cluster(as_labels(url), Params(K, restarts=count), 0, Where(memory="3GiB"))
+        outcome = cluster(as_labels(url), params, 0, Where(memory=memory))
+        assert not outcome.budget.keep_labels
         seconds[count], sweeps[count] = time.perf_counter() - begin, outcome.sweeps
         ran = outcome.consensus.chosen.restarts
     print(
