@@ -49,8 +49,8 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         Samples assigned in a diffusion round: equal steps and exactly so many, or a share of what is left and
         everything tied with the last one.
     tries : int, default 10
-        Solutions of the k-medoids problem, from different seeds, of which the best are taken; none costs a sweep.
-        The authors' program has 1.
+        Solutions of the k-medoids problem, from different seeds, of which the best are taken; none costs a sweep, and
+        one that came up as the best three times ends the search. The authors' program has 1.
     restarts : int, default 1
         Different medoid starts taken through all stages, in the same sweeps.
     choose : {"agreement", "loss"}, default "agreement"

@@ -108,7 +108,7 @@ class ConsensusSection(Section):
     """The one clustering out of many."""
 
     k: Clusters = Field(description="Clusters wanted: 10, or [5, 8, 10], or '2..15'.")
-    tries: Whole = Field(10, description="k-medoids solutions of which the best are taken.")
+    tries: Whole = Field(10, description="k-medoids solutions, at most, of which the best are taken.")
     restarts: Whole = Field(1, description="Medoid starts run side by side; the best is kept.")
     variant: Literal["released", "printed", "cosine"] = Field(
         "released", description="The authors' program, the equations as printed, or belonging freed of size."
