@@ -16,7 +16,7 @@ from cehm_dask.cli.explain import Clusters, explained
 @click.option("-o", "--output", help="Where the result goes: .zarr (can be resumed), .npy, .csv or .parquet.")
 @click.option("--id", "row_id", help="Column of a .csv or .parquet file that names the rows; kept in the output.")
 @click.option("--variant", default="released", show_default=True, help="Also 'printed' equations, 'cosine' belonging.")
-@click.option("--tries", default=10, show_default=True, help="k-medoids solutions, at most, of which the best are taken.")
+@click.option("--tries", default=10, show_default=True, help="k-medoids solutions at most; the best are taken.")
 @click.option("--restarts", default=1, show_default=True, help="Medoid starts run side by side; the best is kept.")
 @click.option("--choose", default="agreement", show_default=True, help="Keep the start by 'agreement' or by 'loss'.")
 @click.option("--max-iter", default=100, show_default=True, help="Most rounds of adjustion.")
