@@ -27,6 +27,9 @@ BAR = {"seconds": 50.0, "peak": 1.9e9, "nmi": 0.8156}
 """U-SENC's consensus at 10⁶, the authors' program under Octave (NMI arithmetic, on members of its own)."""
 
 TURNS = 5
+COLOURS = 10
+"""Before they come again."""
+
 TOO_SLOW = {"ec_cms": 2_000, "pta": 2_000, "ptgp": 2_000, "drec": 2_000, "cspa": 10_000}
 """Largest part that is run; beyond, minutes to hours."""
 
@@ -73,9 +76,10 @@ def figure(folder: Path) -> None:
         print(f"| {title} | " + " | ".join("" if pd.isna(s) else f"{s:.2f}" for s in row) + " |")
     drawn, axes = figure_of(1, 1, 7.0, 4.4)
     axis = axes[0, 0]
-    for title, row in table.iterrows():
+    for number, (title, row) in enumerate(table.iterrows()):
         own = str(title).startswith("CEHM")
-        axis.plot(row.index, row, marker="o", ms=3, lw=2.2 if own else 1, zorder=3 if own else 2, label=str(title))
+        style = {"ls": "-" if number < COLOURS else "--", "marker": "o" if number < COLOURS else "s", "ms": 3}
+        axis.plot(row.index, row, lw=2.2 if own else 1, zorder=3 if own else 2, label=str(title), **style)
     axis.set(xscale="log", yscale="log", xlabel="samples", ylabel="seconds")
     axis.legend(fontsize=7, ncols=2)
     axis.grid(lw=0.3)
