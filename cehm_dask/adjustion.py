@@ -8,7 +8,8 @@ the belonging degrees of all samples to their own hyperedge sum to Σ W·C.
 from collections.abc import Generator
 from math import sqrt
 
-from cehm_dask.rounds import EVERY_ROW, Answer, Order, Problem
+from cehm_dask.problem import Problem
+from cehm_dask.rounds import EVERY_ROW, Answer, Order
 
 
 def adjustion(problem: Problem, *, pass_over: bool = True) -> Generator[Order, Answer, None]:

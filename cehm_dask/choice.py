@@ -21,7 +21,8 @@ from threadpoolctl import threadpool_limits
 from cehm_dask.engine import Engine, Run
 from cehm_dask.evaluation import contingency, nmi
 from cehm_dask.intersections import Hyperedges
-from cehm_dask.rounds import Order, Problem, harvest_together
+from cehm_dask.problem import Problem
+from cehm_dask.rounds import Order, harvest_together
 
 MOST_PAIRS = 45
 """Pairs of restarts compared for one k; ten restarts have as many."""

@@ -23,7 +23,8 @@ from cehm_dask.intersections import Hyperedges, hyperedges_of, intersections, in
 from cehm_dask.labels import Codes
 from cehm_dask.medoids import medoids
 from cehm_dask.plan import Budget, Params, check_fit
-from cehm_dask.rounds import Answer, Order, Problem, advance, combine
+from cehm_dask.problem import Problem
+from cehm_dask.rounds import Answer, Order, advance, combine
 from cehm_dask.start import start
 from cehm_dask.store import ConsensusStore
 from cehm_dask.trail import SAMPLE, Trail, rows_to_follow

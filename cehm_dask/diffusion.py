@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from cehm_dask import kernels
 from cehm_dask.plan import WIDEST_WINDOW, next_target
-from cehm_dask.rounds import EVERY_ROW, FLOOR_SHIFT, Answer, Cut, Order, Problem, Window, key_of
+from cehm_dask.problem import Problem
+from cehm_dask.rounds import EVERY_ROW, FLOOR_SHIFT, Answer, Cut, Order, Window, key_of
 
 COLLECT_AT_MOST = 1 << 16
 """Keys that may travel to the coordinator for one cut; more are narrowed down by a further histogram."""

@@ -25,7 +25,7 @@ from cehm_dask.ingest import label_blocks
 from cehm_dask.job import Where, cluster, gather, join
 from cehm_dask.labels import Labels, as_labels, relabel
 from cehm_dask.plan import Params
-from cehm_dask.rounds import Problem, weights_of
+from cehm_dask.problem import Problem, weights_of
 from cehm_dask.store import known_labels, open_consensus
 
 

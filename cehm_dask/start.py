@@ -6,7 +6,8 @@ it. With the medoids' indicator as weights, that is a lead of exactly 1 over eve
 
 from collections.abc import Generator
 
-from cehm_dask.rounds import EVERY_ROW, Answer, Cut, Order, Problem, key_of
+from cehm_dask.problem import Problem
+from cehm_dask.rounds import EVERY_ROW, Answer, Cut, Order, key_of
 
 
 def start(problem: Problem) -> Generator[Order, Answer, None]:

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.labels import Codes, Labels
-from cehm_dask.rounds import Problem, Stack, State
+from cehm_dask.problem import Problem
+from cehm_dask.rounds import Stack, State
 from cehm_dask.store import ConsensusStore
 
 MOST_ROWS = 3000

@@ -20,7 +20,7 @@ from cehm_dask.job import gather, join
 from cehm_dask.labels import as_labels
 from cehm_dask.medoids import dissimilarity, medoids
 from cehm_dask.plan import VARIANTS, Params, make_budget
-from cehm_dask.rounds import Problem
+from cehm_dask.problem import Problem, weights_of
 from tests import reference
 
 # Random ensembles are full of one-cluster members and lost clusters; the warnings have tests of their own.
@@ -227,7 +227,7 @@ def test_adjustion__looks_at_few_samples(monkeypatch):
 @given(case=cases(), seed=st.integers(0, 999), step=st.sampled_from([0.0, 1e-15, 1e-6, 0.1, 10.0]))
 def test_drift__no_lead_changes_by_more(case, seed, step):
     rng = np.random.default_rng(seed)
-    problem = rounds.Problem(0, Params(case.k), hyperedges_in(case.P), np.arange(case.k))
+    problem = Problem(0, Params(case.k), hyperedges_in(case.P), np.arange(case.k))
     before = rng.random((problem.hyperedges.n_hyperedges, case.k)) * 10.0 ** rng.integers(-3, 9)
     after = np.maximum(0.0, before * (1 + step * rng.normal(size=before.shape)))
     assert problem.drift(before) is None  # there are no weights yet
@@ -500,8 +500,8 @@ def test_medoids__the_search_ends_when_the_best_came_up_three_times(monkeypatch)
 def test_weights__cosine_by_hand():
     counts, sizes = np.array([[4, 0], [2, 2], [0, 1]]), np.array([4, 4, 2])
     shares = np.array([[1, 0], [0.5, 0.5], [0, 0.5]])
-    np.testing.assert_allclose(rounds.weights_of(counts, sizes, "cosine"), shares / np.sqrt([5, 1.5]))
-    assert (rounds.weights_of(counts * [1, 0], sizes, "cosine")[:, 1] == 0).all()  # an empty one draws nothing
+    np.testing.assert_allclose(weights_of(counts, sizes, "cosine"), shares / np.sqrt([5, 1.5]))
+    assert (weights_of(counts * [1, 0], sizes, "cosine")[:, 1] == 0).all()  # an empty one draws nothing
 
 
 @settings(max_examples=60, deadline=None)

@@ -16,7 +16,7 @@ from scipy.spatial.distance import squareform
 from cehm_dask.evaluation import block_nmi
 from cehm_dask.files import StoreError
 from cehm_dask.labels import Labels, as_labels
-from cehm_dask.rounds import weights_of
+from cehm_dask.problem import weights_of
 from cehm_dask.store import Ensemble, StoredConsensus, open_consensus
 
 LEAST_CERTAIN = 50

@@ -23,7 +23,8 @@ from cehm_dask.job import Where, budget_of, cluster
 from cehm_dask.labels import Labels, as_labels
 from cehm_dask.machine import this_machine
 from cehm_dask.plan import Params, make_budget
-from cehm_dask.rounds import EVERY_ROW, Order, Problem, advance, combine
+from cehm_dask.problem import Problem
+from cehm_dask.rounds import EVERY_ROW, Order, advance, combine
 from cehm_dask.store import open_ensemble
 from cehm_dask.synth import Synth
 from tests.benchmarks.timing import best_of, watched

@@ -1,0 +1,180 @@
+"""A problem: one set of medoids on its way to a partition, as the coordinator sees it.
+
+Stands between the rounds, whose orders it gives and whose answers it adds up, and the stages, which say what it asks
+for next. It knows small tables only: all of it fits a checkpoint, whatever the number of samples.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cehm_dask.intersections import Hyperedges
+from cehm_dask.plan import Params
+from cehm_dask.rounds import EVERY_ROW, Answer, Cut, Int, Order, Window
+
+
+def weights_of(counts: Int, sizes: Int, belonging: str) -> NDArray[np.float64]:
+    """W from C: plain counts (Eq. 5), the share of each hyperedge that a growing one holds, or shares by its length.
+
+    Counts are whole numbers below 2**53, so their sums are exact in float64 too: one kernel serves all.
+
+    Shares add up: two samples are as similar as Σ 1/|c| over the hyperedges that hold both, and a growing hyperedge
+    draws a sample by the sum over all it holds, so a large one draws more than a small one. That similarity is an
+    inner product; divided by the length of the growing hyperedge in it, belonging is the cosine between the two, up to
+    a factor of the sample's own, and size no longer draws. As in spherical k-means, moving every sample to the largest
+    never lowers the sum of the lengths.
+    """
+    if belonging == "count":
+        return counts.astype(np.float64)
+    shares = np.asarray(counts / sizes[:, None])
+    return shares / lengths_of(counts, sizes) if belonging == "cosine" else shares
+
+
+def lengths_of(counts: Int, sizes: Int) -> NDArray[np.float64]:
+    """Length of every growing hyperedge, √Σ C²/|c|; 1 for an empty one."""
+    squares = (counts / sizes[:, None] * counts).sum(axis=0)
+    return np.asarray(np.sqrt(np.where(squares > 0, squares, 1.0)))
+
+
+@dataclass(eq=False)
+class Problem:
+    """One set of medoids on its way to a partition, as the coordinator sees it."""
+
+    number: int
+    params: Params
+    hyperedges: Hyperedges
+    medoids: NDArray[np.intp]
+    counts: Int = field(init=False)
+    """C of the assignment reached."""
+    counts_before: Int = field(init=False)
+    """C of the round before, from which the assignment reached can be made again."""
+    cut: Cut = EVERY_ROW
+    """Cut of the assignment reached."""
+    assigned: int = 0
+    moved: int = 0
+    round: int = 0
+    """Rounds finished; 0 = nothing assigned."""
+    step: int = 0
+    """Assignments made; a round of diffusion may take two."""
+    table: int = 0
+    """Weights taken up."""
+    losses: list[float] = field(default_factory=list)
+    growth: list[int] = field(default_factory=list)
+    """Samples assigned after the start and after each diffusion round."""
+    moves: list[int] = field(default_factory=list)
+    """Samples that got, lost or changed their cluster in each round."""
+    converged: bool = False
+    weights: NDArray[np.float64] | None = None
+    """W of the round to come, a row a slot; set by the stage."""
+    previous: tuple[NDArray[np.float64], Cut] | None = None
+    _counts_at_guess: Int | None = None
+    _kept: Window | None = None
+
+    def __post_init__(self) -> None:
+        self.counts = np.zeros((self.hyperedges.n_hyperedges, self.params.n_clusters), np.int64)
+        self.counts_before = self.counts
+
+    @property
+    def stage(self) -> str:
+        """The stage of the round to come."""
+        if self.round == 0:
+            return "start"
+        return "diffusion" if self.assigned < self.hyperedges.n_speaking else "adjustion"
+
+    @property
+    def indicator(self) -> NDArray[np.float64]:
+        """W of the start: which hyperedge is which medoid."""
+        table = np.zeros(self.counts.shape)
+        table[self.medoids, np.arange(len(self.medoids))] = 1.0
+        return table
+
+    def belonging_weights(self) -> NDArray[np.float64]:
+        """W from the counts reached."""
+        assert self.params.belonging is not None
+        return weights_of(self.counts, self.hyperedges.sizes, self.params.belonging)
+
+    def set_weights(self, weights: NDArray[np.float64]) -> None:
+        """Take up W (n_hyperedges × k) for the round to come."""
+        self.weights = self.hyperedges.to_slots(weights)
+        self.table += 1
+
+    def drift(self, weights: NDArray[np.float64]) -> float | None:
+        """By how much any sample's lead can be less with these weights than with those set last.
+
+        With a hyperedge, a rival gains at most the range of that row of the change, and a sample has one hyperedge a
+        member. The sums themselves are rounded, by less than the number of members in units of their last digit.
+        """
+        if self.weights is None:
+            return None
+        edges, before = self.hyperedges, self.weights[self.hyperedges.slots]
+        change = weights - before
+        largest = edges.largest_sum(weights.max(axis=1)) + edges.largest_sum(before.max(axis=1))
+        rounding = 8 * (edges.n_members + 2) * np.finfo(np.float64).eps * largest
+        return edges.largest_sum(np.ptp(change, axis=1)) + float(rounding)
+
+    def order(self, **wishes: Any) -> Order:
+        """An order for the round to come, with the weights set last."""
+        assert self.weights is not None
+        place = (self.number, self.params.n_clusters, self.step + 1, self.table)
+        return Order(*place, self.weights, self.previous, **wishes)
+
+    def foretold(self, answer: Answer, cut: Cut, kept: Window) -> None:
+        """The blocks have assigned what lies above a window and kept the labels of what lies inside."""
+        self._kept = kept
+        self._counts_at_guess = self.counts
+        self._take(answer, cut)
+
+    def foresaw(self, order: Order) -> bool:
+        """Whether an order's cut falls among rows whose labels the workers kept."""
+        return order.cut is not None and self._kept is not None and self._kept.low <= order.cut.key < self._kept.high
+
+    def accept(self, answer: Answer, cut: Cut) -> None:
+        """The blocks have assigned by ``cut``: the round is over."""
+        self._kept = None
+        self.counts_before = self.counts if self._counts_at_guess is None else self._counts_at_guess
+        self._counts_at_guess = None
+        self._take(answer, cut)
+        self.assigned, self.moved, self.cut = answer.assigned, answer.moved, cut
+        self.moves.append(answer.moved)
+        self.round += 1
+
+    def _take(self, answer: Answer, cut: Cut) -> None:
+        assert answer.delta is not None
+        assert self.weights is not None
+        self.counts = self.counts + answer.delta[self.hyperedges.slots]
+        self.previous = (self.weights, cut)
+        self.step += 1
+
+    def last_order(self) -> Order:
+        """An order that asks for nothing but the assignment reached."""
+        assert self.previous is not None
+        weights, cut = self.previous
+        lead = lengths_of(self.counts_before, self.hyperedges.sizes) if self.params.belonging == "cosine" else None
+        return Order(self.number, self.params.n_clusters, self.step, self.table, weights, None, cut=cut, lead=lead)
+
+    def save(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Everything a resumed run needs: small arrays and plain facts, whatever n is."""
+        # Half the bytes where counts are small enough; compressing them would take longer than writing them.
+        width = np.min_scalar_type(-self.hyperedges.n_samples)
+        arrays = {
+            "medoids": self.medoids,
+            "counts": self.counts.astype(width),
+            "counts_before": self.counts_before.astype(width),
+        }
+        names = ("assigned", "moved", "moves", "round", "losses", "growth", "converged")
+        return arrays, {"cut": [self.cut.key, self.cut.last_row], **{name: getattr(self, name) for name in names}}
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
+        """Take up what :meth:`save` gave."""
+        self.medoids = arrays["medoids"]
+        for name in ("assigned", "moved", "moves", "round", "losses", "growth", "converged"):
+            setattr(self, name, facts[name])
+        self.cut, self.step = Cut(*facts["cut"]), self.round
+        self.counts = arrays["counts_before"].astype(np.int64)
+        self.set_weights(self.indicator if self.round == 1 else self.belonging_weights())
+        assert self.weights is not None
+        self.previous = (self.weights, self.cut)
+        self.counts_before, self.counts = self.counts, arrays["counts"].astype(np.int64)
