@@ -20,7 +20,7 @@ LAYERS = [
     {"consensus"},
     {"job"},
     {"rivals.rows"},
-    {"rivals.lloyd", "rivals.transfer_cut", "rivals.random_walk", "rivals.pairs", "rivals.metis"},
+    {"rivals.lloyd", "rivals.transfer_cut", "rivals.random_walk", "rivals.pairs", "rivals.metis", "rivals.tree"},
     {"rivals.link", "rivals.microclusters"},
     {"rivals.usenc", "rivals.hbgf", "rivals.ecpcs_mc", "rivals.voting", "rivals.sec", "rivals.wct", "rivals.wtq"},
     {"rivals.pta", "rivals.ptgp", "rivals.drec", "rivals.ec_cms", "rivals.eac", "rivals.cspa", "rivals.mcla"},

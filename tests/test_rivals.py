@@ -30,6 +30,7 @@ from cehm_dask.rivals import (
     wtq,
 )
 from cehm_dask.rivals.link import refined
+from cehm_dask.rivals.tree import cut
 
 LINEAR = [name for name, method in METHODS.items() if method.largest_n is None]
 
@@ -449,6 +450,21 @@ def test_eac__is_average_linkage_of_the_dense_co_association(gappy):
     assert np.allclose(eac.distances(samples), distance)
     tree = fcluster(linkage(distance, "average"), 3, "maxclust")
     assert same_partition(METHODS["eac"](gappy, 3)[samples.back >= 0], tree)
+
+
+@settings(max_examples=60)
+@given(n=st.integers(2, 40), levels=st.integers(1, 1000), k=st.integers(1, 45), seed=st.integers(0, 999))
+def test_tree__exactly_k_branches_though_heights_tie(n, levels, k, seed):
+    from scipy.cluster.hierarchy import fcluster, is_monotonic, linkage
+
+    heights = np.random.default_rng(seed).integers(0, levels, n * (n - 1) // 2).astype(float)
+    tree = linkage(heights, "average")
+    found = cut(tree, k)
+    assert is_monotonic(tree)
+    assert len(set(found.tolist())) == min(n, k)
+    assert list(dict.fromkeys(found.tolist())) == list(range(min(n, k)))  # numbered by the first leaf
+    if len(np.unique(tree[:, 2])) == n - 1:
+        assert same_partition(found, fcluster(tree, k, "maxclust"))
 
 
 def dense_trajectories(labels):

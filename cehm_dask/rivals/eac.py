@@ -1,12 +1,13 @@
 """EAC: evidence accumulation, a tree of the samples by how often members put them together. Quadratic in n."""
 
 import numpy as np
-from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.cluster.hierarchy import linkage
 
 from cehm_dask.job import Where
 from cehm_dask.labels import Labels
 from cehm_dask.rivals.pairs import Samples, admitted
 from cehm_dask.rivals.rows import Floats, Found
+from cehm_dask.rivals.tree import cut
 
 HERE = Where()
 LARGEST = 20_000
@@ -27,7 +28,7 @@ def eac(labels: Labels, n_clusters: int, seed: int = 0, where: Where = HERE) -> 
     if len(samples) == 1:
         return samples.labels_back(np.zeros(1, np.intp))
     tree = linkage(distances(samples), "average")
-    return samples.labels_back(fcluster(tree, n_clusters, "maxclust") - 1)
+    return samples.labels_back(cut(tree, n_clusters))
 
 
 def distances(samples: Samples) -> Floats:

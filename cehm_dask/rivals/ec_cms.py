@@ -1,7 +1,7 @@
 """EC-CMS: a co-association matrix that learns from its confident pairs. Cubic in n, many rounds."""
 
 import numpy as np
-from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.cluster.hierarchy import linkage
 from scipy.linalg import inv
 from scipy.spatial.distance import squareform
 from scipy.special import xlogy
@@ -10,6 +10,7 @@ from cehm_dask.job import Where
 from cehm_dask.labels import Labels
 from cehm_dask.rivals.pairs import Samples, admitted
 from cehm_dask.rivals.rows import Floats, Found
+from cehm_dask.rivals.tree import cut
 
 HERE = Where()
 LARGEST = 10_000
@@ -43,7 +44,7 @@ def ec_cms(labels: Labels, n_clusters: int, seed: int = 0, where: Where = HERE) 
     distance = 1.0 - (enhanced + enhanced.T) / 2
     np.fill_diagonal(distance, 0.0)
     tree = linkage(squareform(np.clip(distance, 0.0, None), checks=False), "average")
-    return samples.labels_back(fcluster(tree, n_clusters, "maxclust") - 1)
+    return samples.labels_back(cut(tree, n_clusters))
 
 
 def cluster_weights(samples: Samples) -> Floats:

@@ -1,7 +1,7 @@
 """PTA: a tree of the microclusters by their probability trajectories. Cubic in the number of distinct rows."""
 
 import numpy as np
-from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import squareform
 
 from cehm_dask.job import Where
@@ -9,6 +9,7 @@ from cehm_dask.labels import Labels
 from cehm_dask.rivals.microclusters import BYTES_A_PAIR, LARGEST, probability_trajectories
 from cehm_dask.rivals.pairs import admitted
 from cehm_dask.rivals.rows import Found
+from cehm_dask.rivals.tree import cut
 
 HERE = Where()
 
@@ -29,4 +30,4 @@ def pta(labels: Labels, n_clusters: int, seed: int = 0, where: Where = HERE) -> 
     np.clip((distance + distance.T) / 2, 0.0, None, out=distance)
     np.fill_diagonal(distance, 0.0)
     tree = linkage(squareform(distance, checks=False), "average")
-    return samples.labels_back(fcluster(tree, n_clusters, "maxclust") - 1)
+    return samples.labels_back(cut(tree, n_clusters))

@@ -2,7 +2,7 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import pdist
 from scipy.special import xlogy
 
@@ -10,6 +10,7 @@ from cehm_dask.intersections import Hyperedges
 from cehm_dask.job import Where
 from cehm_dask.labels import Labels
 from cehm_dask.rivals.rows import Floats, Found, counted, vote
+from cehm_dask.rivals.tree import cut
 
 HERE = Where()
 
@@ -64,4 +65,4 @@ def joined(hyperedges: Hyperedges, own: slice, n_clusters: int) -> NDArray[np.in
     profiles[:, own] = 0.0
     profiles += 1e-12  # a lone member has no others to be told apart by
     tree = linkage(pdist(profiles, "jensenshannon"), "average")
-    return np.asarray(fcluster(tree, n_clusters, "maxclust") - 1)
+    return cut(tree, n_clusters)
