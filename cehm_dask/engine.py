@@ -40,9 +40,6 @@ FAN_IN = 8
 SMALL_ORDERS = 4 << 20
 """Bytes of orders that may travel inside the tasks of a sweep, through the scheduler; more come from a worker."""
 
-NEWS_SECONDS = 1.0
-"""How long a list of workers is believed: to ask for one costs as much as handing out a task."""
-
 CLUSTER_TRIES = 3
 """Times a sweep is handed out again after the cluster lost what it held."""
 
@@ -209,8 +206,6 @@ class Cluster:
 
     def __init__(self, client: Any) -> None:
         self.client = client
-        self._workers: list[str] = []
-        self._asked = 0.0
         self._homes: dict[int, str] = {}
         self._slices: dict[int, Any] = {}
 
@@ -230,7 +225,6 @@ class Cluster:
                     raise
                 log.warning("the cluster lost a sweep (%s); handing it out again", error)
                 self._slices.clear()
-                self._workers.clear()
                 time.sleep(attempt)
         raise AssertionError
 
@@ -238,7 +232,11 @@ class Cluster:
         self, work: Callable[..., T], combine: Combine[T], runs: Sequence[Run], args: tuple[Any, ...], done: Done
     ) -> T:
         client, sweep = self.client, uuid.uuid4().hex[:12]
-        self._homes = share_out(self._homes, [run.index for run in runs], self._present())
+        workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
+        if not workers:
+            client.wait_for_workers(1, timeout=60)
+            workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
+        self._homes = share_out(self._homes, [run.index for run in runs], workers)
         orders: Any = args
         if len(runs) * _bytes_to_send(args) > SMALL_ORDERS:
             # They travel once, as the result of a task: a scattered copy could not be made again if its worker died.
@@ -267,18 +265,8 @@ class Cluster:
                 client.submit(combine, layer[i : i + FAN_IN], key=f"cehm-sum-{sweep}-{depth}-{i}", pure=False)
                 for i in range(0, depth, FAN_IN)
             ]
-        # The last few are added here: one more task would cost as much as a tenth of a sweep over ten million rows.
+        # The last few are added here: one more task would take ten milliseconds, a twentieth of a sweep over 10⁷ rows.
         return combine(client.gather(layer))
-
-    def _present(self) -> list[str]:
-        """Addresses of the workers, as of lately."""
-        if not self._workers or time.monotonic() > self._asked + NEWS_SECONDS:
-            self._workers = sorted(self.client.scheduler_info(n_workers=-1)["workers"])
-            self._asked = time.monotonic()
-        if not self._workers:
-            self.client.wait_for_workers(1, timeout=60)
-            return self._present()
-        return self._workers
 
     def _portable(self, run: Run) -> Run:
         """The run without rows held in this process; they travel apart, and once."""

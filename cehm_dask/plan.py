@@ -52,7 +52,7 @@ RUN_ROWS = 1 << 17
 """A run is not split below this many rows: a shorter task costs more to hand out than it saves."""
 
 CLUSTER_RUN_WORK = 3 << 30
-"""Bytes of labels times columns of weights below which a run is not split for a cluster: a tenth of a second's work."""
+"""Bytes of labels times columns of weights below which a run is not split for a cluster: 0.15 s of work."""
 
 CODE_BYTES = 128 << 20
 """Compiled kernels and libraries that a process loads when it starts to work."""

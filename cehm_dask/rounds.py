@@ -145,8 +145,8 @@ def combine(answers: Sequence[list[Answer]]) -> list[Answer]:
     return [reduce(operator.add, of_order) for of_order in zip(*answers, strict=True)]
 
 
-FEW = 0.25
-"""Share of a block's rows up to which it pays to gather their labels."""
+FEW = 0.5
+"""Share of a block's rows up to which it pays to gather their labels: half of them then take 0.7 to 0.8 of all."""
 
 EVERYTHING = (np.uint64(EVERY_ROW.key), np.int64(0), np.int64(EVERY_ROW.last_row))
 """The cut that all rows pass, as the kernel takes it."""
