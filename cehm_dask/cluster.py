@@ -127,7 +127,7 @@ def _client(config: Clustered, stack: ExitStack) -> Any:
         return stack.enter_context(_reach(config))
     try:
         cluster = stack.enter_context(_start(config))
-        client = stack.enter_context(Client(cluster, timeout=config.wait_seconds))
+        client = stack.enter_context(Client(cluster, timeout=config.wait_seconds, set_as_default=False))
         if isinstance(config, Jobs):
             _queue(cluster, config.wanted)
         workers = getattr(config, "workers", None)
@@ -146,8 +146,10 @@ def _client(config: Clustered, stack: ExitStack) -> Any:
 def _reach(config: Address) -> Iterator[Any]:
     from distributed import Client
 
+    # Not the default of this process: a client that is refused for want of a certificate would stay it.
+    options = {"timeout": config.wait_seconds, "set_as_default": False}
     try:
-        client = Client(config.address, timeout=config.wait_seconds, security=_security(config.tls))
+        client = Client(config.address, security=_security(config.tls), **options)
     except (OSError, TypeError) as error:  # TypeError: tls:// without any certificate
         hint = "is it running, and is the address right?"
         if config.address.startswith("tcp://"):

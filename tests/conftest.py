@@ -3,6 +3,7 @@
 from contextlib import contextmanager
 from pathlib import Path
 
+import dask
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -13,6 +14,14 @@ from cehm_dask import cli
 # Compilation and a loaded machine make single examples slow; that is not what these tests look for.
 settings.register_profile("cehm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("cehm")
+
+
+@pytest.fixture(autouse=True)
+def dask_as_before():
+    """No run leaves its cluster behind as the place where this process computes its dask arrays."""
+    before = dask.config.get("scheduler", None)
+    yield
+    assert dask.config.get("scheduler", None) == before
 
 
 @pytest.fixture(scope="session")
