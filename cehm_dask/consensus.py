@@ -278,7 +278,7 @@ def _solve(
 def _stages(problem: Problem, budget: Budget) -> Generator[Order, Answer, None]:
     if problem.round == 0:
         yield from start(problem)
-    yield from diffusion(problem, foretell=budget.foretell)
+    yield from diffusion(problem, foretell=budget.foretell, pass_over=budget.pass_over)
     yield from adjustion(problem, pass_over=budget.pass_over)
 
 

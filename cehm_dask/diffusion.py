@@ -5,6 +5,9 @@ a sample of rows foretells a window that the cut will fall into, one sweep compu
 the samples above the window and keeps the labels of the few inside it, and once the histogram of that sweep has
 told the exact cut, those are assigned too. Where the window was missed, or labels are in memory anyway, a second
 sweep assigns. The last round, which lets in all, needs no cut.
+
+With labels in memory, only samples that may be near the cut are looked at, after the first round: no margin grows by
+more than the drift of W, so the cut cannot lie higher above where the margins of the round before would have put it.
 Margins are never sorted nor gathered.
 """
 
@@ -17,7 +20,7 @@ from numpy.typing import NDArray
 from cehm_dask import kernels
 from cehm_dask.plan import WIDEST_WINDOW, next_target
 from cehm_dask.problem import Problem
-from cehm_dask.rounds import EVERY_ROW, FLOOR_SHIFT, Answer, Cut, Order, Window, key_of
+from cehm_dask.rounds import EVERY_ROW, FLOOR_SHIFT, Answer, Cut, Order, Window, key_of, margin_of
 
 COLLECT_AT_MOST = 1 << 16
 """Keys that may travel to the coordinator for one cut; more are narrowed down by a further histogram."""
@@ -27,40 +30,45 @@ WINDOW_SIGMAS = 4.0
 """Half the width of the foretold window, in standard deviations of the sample's rank: missed once in thousands."""
 
 
-def diffusion(problem: Problem, *, foretell: bool = True) -> Generator[Order, Answer, None]:
+def diffusion(problem: Problem, *, foretell: bool = True, pass_over: bool = False) -> Generator[Order, Answer, None]:
     """Repeat until all samples are assigned; every round starts over from W.
 
-    ``foretell`` tells whether it pays to spare the second sweep.
+    ``foretell`` tells whether it pays to spare the second sweep, ``pass_over`` whether it pays to pass over samples
+    that are sure of their winner and far from the cut.
     """
     params, n = problem.params, problem.hyperedges.n_speaking
     assert params.schedule is not None
+    margins: tuple[NDArray[np.int64], int] | None = None  # of the round before: histogram and its floor
     while problem.assigned < n:
         target = next_target(params.schedule, n, params.n_clusters, problem.assigned, problem.growth[0])
         weights = problem.belonging_weights()
+        drift = problem.drift(weights) if margins is not None and pass_over else None
         problem.set_weights(weights)
         if target == n:
-            yield from _assign(problem, EVERY_ROW)
+            yield from _assign(problem, EVERY_ROW, drift)
             return
         # No belonging degree, and so no margin, exceeds this sum.
         largest = problem.hyperedges.largest_sum(weights.max(axis=1))
         floor = max(0, key_of(largest) - ((kernels.BINS - 1) << FLOOR_SHIFT))
         window = (yield from _foretold_window(problem, floor, target / n)) if foretell else None
         if window is None:
-            answer = yield problem.order(floor=floor)
+            sure = 0.0 if margins is None or drift is None else _bin_end(*margins, target) + drift
+            answer = yield problem.order(floor=floor, drift=drift, sure=sure)
         else:
             above = Cut(window.high - 1, -1)
             answer = yield problem.order(floor=floor, cut=above, keep=window)
             problem.foretold(answer, above, window)
         assert answer.histogram is not None
-        cut = yield from find_cut(problem, answer.histogram, floor, target)
+        margins = answer.histogram, floor
+        cut = yield from find_cut(problem, *margins, target)
         if params.schedule == "renewed":
             cut = Cut(cut.key, EVERY_ROW.last_row)
         yield from _assign(problem, cut)
 
 
-def _assign(problem: Problem, cut: Cut) -> Generator[Order, Answer, None]:
+def _assign(problem: Problem, cut: Cut, drift: float | None = None) -> Generator[Order, Answer, None]:
     """The end of a round: every sample that the cut lets in to its winner."""
-    answer = yield problem.order(cut=cut)
+    answer = yield problem.order(cut=cut, drift=drift)
     problem.accept(answer, cut)
     problem.growth.append(problem.assigned)
 
@@ -124,6 +132,12 @@ def _tied_row(problem: Problem, key: int, wanted: int) -> Generator[Order, Answe
     answer = yield problem.order(window=window, collect=True)
     assert answer.keys is not None
     return int(np.sort(answer.keys)[wanted - 1])
+
+
+def _bin_end(histogram: NDArray[np.int64], floor: int, wanted: int) -> float:
+    """A margin that the ``wanted``-th largest does not exceed."""
+    number, _ = _from_above(histogram, wanted)
+    return margin_of(floor + ((number + 1) << FLOOR_SHIFT))
 
 
 def _from_above(histogram: NDArray[np.int64], wanted: int) -> tuple[int, int]:

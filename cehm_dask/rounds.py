@@ -6,9 +6,9 @@ out the orders of many problems on one run of rows, reading each label block onc
 A block's assignment is a pure function of (label block, W, cut). What a worker keeps between rounds is a cache:
 every order carries what is needed to rebuild it.
 
-Once all samples are assigned, most lead by more than W changes from round to round, and so keep their winner: with
-labels in memory, only the others are looked at (as k-means does by the bounds of Hamerly). The margins of those that
-were passed over are made good when the result is read.
+Most samples lead by more than W changes from round to round, and so keep their winner, and most of these lead by so
+much that no cut can fall above them: with labels in memory, only the others are looked at (as k-means does by the
+bounds of Hamerly). The margins of those that were passed over are made good when the result is read.
 """
 
 import operator
@@ -42,6 +42,11 @@ EVERY_ROW = Cut(0, np.iinfo(np.int64).max)
 def key_of(margin: float) -> int:
     """Bits of a margin; ordered as margins are, because margins are never negative."""
     return int(np.float64(margin).view(np.uint64))
+
+
+def margin_of(key: int) -> float:
+    """The margin with these bits."""
+    return float(np.uint64(key).view(np.float64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +103,8 @@ class Order:
     """To do: assign by this cut."""
     drift: float | None = None
     """No lead has changed by more since the weights before; None: not known, or every row is to be looked at."""
+    sure: float = 0.0
+    """Where a drift is given: no cut will fall above this margin, so that larger ones need not be known exactly."""
     keep: Window | None = None
     """To do: keep the labels of rows with keys inside, so that a cut there can be applied without reading any."""
     lead: NDArray[np.float64] | None = None
@@ -146,7 +153,7 @@ def combine(answers: Sequence[list[Answer]]) -> list[Answer]:
 
 
 FEW = 0.5
-"""Share of a block's rows up to which it pays to gather their labels: half of them then take 0.7 to 0.8 of all."""
+"""Share of a block's rows up to which it pays to gather their labels: half of them then take 0.6 to 0.7 of all."""
 
 EVERYTHING = (np.uint64(EVERY_ROW.key), np.int64(0), np.int64(EVERY_ROW.last_row))
 """The cut that all rows pass, as the kernel takes it."""
@@ -159,13 +166,13 @@ class State:
         self.assignment = np.full(rows, kernels.UNASSIGNED, np.int16)
         self.best = np.empty(rows, np.int16)
         self.margin = np.empty(rows, np.float64)
+        self.exact = True
+        """Whether all margins are; otherwise, those of rows that were passed over are no larger than they should be."""
         self.step = -1
         """Which assignment this is."""
         self.table = -1
         """Which weights the winners and margins come from."""
         self.assigned = 0
-        self.spent = 0.0
-        """How much of its margin a row may have lost to weights that changed; margins are exact where this is 0."""
         self.kept: Kept | None = None
         self.before: NDArray[np.int16] | None = None
         """The assignment that a foretold round began with."""
@@ -183,7 +190,7 @@ class Kept:
         inside = (keys >= np.uint64(self.window.low)) & (keys < np.uint64(self.window.high))
         found = np.flatnonzero(inside if spoken is None else inside & spoken)
         self._places.append(found + rows.start)
-        self._codes.append(block.codes[found])
+        self._codes.append(block.codes.take(found, axis=0))
 
     def covers(self, cut: Cut) -> bool:
         return self.window.low <= cut.key < self.window.high
@@ -251,10 +258,8 @@ def advance(run: Run, orders: Sequence[Order]) -> list[Answer]:
     for i, (order, state, answer) in enumerate(zip(orders, states, answers, strict=True)):
         state.table = order.table
         state.step = order.step if order.cut is not None else order.step - 1
-        if i in plan.near:
-            answer.assigned = state.assigned
-        elif i in plan.belong:
-            state.spent = 0.0
+        if i in plan.near or i in plan.belong:
+            state.exact = i in plan.belong
         if order.cut is not None:
             state.assigned = answer.assigned
         if order.cut is not None and order.keep is None:
@@ -321,8 +326,6 @@ class Plan:
             for i in rows
             if orders[i].drift is not None and i not in self.reset and states[i].table == orders[i].table - 1
         }
-        for i in self.near:
-            states[i].spent += orders[i].drift or 0.0
         self.belong = [
             i for i in rows if (states[i].table != orders[i].table or i in self.rebuild) and i not in self.near
         ]
@@ -346,6 +349,17 @@ def _blank(order: Order, n_slots: int) -> Answer:
     if order.cut is not None:
         answer.delta = np.zeros((n_slots, order.clusters), np.int64)
     return answer
+
+
+@dataclass(frozen=True, eq=False)
+class Near:
+    """Rows of a block that were looked at again."""
+
+    places: Any
+    """In the run."""
+    codes: Any
+    of_rows: int
+    """Rows of the block."""
 
 
 def _advance_block(
@@ -373,8 +387,10 @@ def _advance_block(
         plan.present.belonging(block.codes, offsets, [states[i] for i in plan.belong], rows)
     for i, (order, state, answer) in enumerate(zip(orders, states, answers, strict=True)):
         if i in plan.near:
-            answer.moved += _adjust(block, rows, run, plan.near[i], state, answer.delta)
-            continue
+            near = _look_again(block, rows, run, plan.near[i], order, state)
+            if order.cut is not None:
+                _adjust(near, run, state, answer)
+                continue
         if order.floor is not None or order.window is not None:
             spoken = state.assignment[rows] != kernels.SILENT if run.silent_rows else None
             _look(order, state.margin[rows].view(np.uint64), spoken, block.first_row, answer)
@@ -388,22 +404,33 @@ def _advance_block(
             answer.moved += moved
 
 
-def _adjust(block: Block, rows: slice, run: Run, stack: Stack, state: State, delta: Int | None) -> int:
-    """Move those rows to their winners that may have new ones; how many moved."""
-    near = np.flatnonzero(state.margin[rows] <= state.spent)
-    if not len(near):
-        return 0
-    few = len(near) <= FEW * block.n_rows
-    places: Any = near + rows.start if few else rows
-    codes = block.codes[near] if few else block.codes
-    best, margin = np.empty((1, len(codes)), np.int16), np.empty((1, len(codes)))
-    kernels.belonging(codes, run.offsets, stack.weights, stack.first_column, best, margin)
-    assignment = state.assignment[places]
-    _, moved = kernels.assign(codes, run.offsets, best[0], margin[0].view(np.uint64), *EVERYTHING, assignment, delta)
-    state.assignment[places], state.best[places] = assignment, best[0]
-    # As if it had lost as much as the others, so that one number serves all.
-    state.margin[places] = margin[0] + state.spent
-    return int(moved)
+def _look_again(block: Block, rows: slice, run: Run, stack: Stack, order: Order, state: State) -> Near:
+    """Winner and margin of those rows that may have a new one, or a margin that matters; which rows they are."""
+    assert order.drift is not None
+    margin = state.margin[rows]
+    margin -= order.drift
+    unsure = margin <= order.sure
+    if order.cut is not None:
+        unsure |= state.assignment[rows] == kernels.UNASSIGNED
+    found = np.flatnonzero(unsure)
+    if len(found) > FEW * block.n_rows:
+        stack.belonging(block.codes, run.offsets, [state], rows)
+        return Near(rows, block.codes, block.n_rows)
+    codes, places = block.codes.take(found, axis=0), found + rows.start  # indexing is four times slower
+    best, margins = np.empty((1, len(codes)), np.int16), np.empty((1, len(codes)))
+    kernels.belonging(codes, run.offsets, stack.weights, stack.first_column, best, margins)
+    state.best[places], state.margin[places] = best[0], margins[0]
+    return Near(places, codes, block.n_rows)
+
+
+def _adjust(near: Near, run: Run, state: State, answer: Answer) -> None:
+    """Move rows to their winners; all others of the block stay."""
+    assignment, keys = state.assignment[near.places], state.margin[near.places].view(np.uint64)
+    best = state.best[near.places]
+    assigned, moved = kernels.assign(near.codes, run.offsets, best, keys, *EVERYTHING, assignment, answer.delta)
+    state.assignment[near.places] = assignment
+    answer.assigned += int(assigned) + near.of_rows - len(near.codes)
+    answer.moved += int(moved)
 
 
 def _apply(
@@ -460,10 +487,8 @@ def harvest_together(run: Run, orders: Sequence[Order]) -> Iterator[tuple[int, l
     ]
     again = [orders[i] for i in lost]
     plan = Plan(again, [State(0) for _ in again])
-    stale = {i: state for i, state in enumerate(kept) if state is not None and state.spent and i not in lost}
+    stale = {i: state for i, state in enumerate(kept) if state is not None and not state.exact and i not in lost}
     fresh = Stack([orders[i].weights for i in stale]) if stale else None
-    for state in stale.values():
-        state.spent = np.inf  # exact only when every block went through
     for block in run.blocks():
         if fresh is not None:
             fresh.belonging(block.codes, run.offsets, list(stale.values()), _rows(run, block))
@@ -482,7 +507,7 @@ def harvest_together(run: Run, orders: Sequence[Order]) -> Iterator[tuple[int, l
             ],
         )
     for state in stale.values():
-        state.spent = 0.0
+        state.exact = True
 
 
 def _harvest(state: State, rows: slice, order: Order, silent_rows: bool) -> Harvest:

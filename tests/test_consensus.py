@@ -190,9 +190,7 @@ def test_consensus__equals_reference(belonging, schedule, case, dtype, order, bl
     block_rows=st.integers(1, 80),
     max_iter=st.sampled_from([1, 3, 100]),
 )
-def test_adjustion__passes_over_samples_that_are_sure_of_their_winner(
-    belonging, schedule, case, few, block_rows, max_iter
-):
+def test_rounds__pass_over_samples_that_are_sure(belonging, schedule, case, few, block_rows, max_iter):
     params = start_from(case, belonging, schedule, max_iter)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rounds, "FEW", few)
@@ -206,21 +204,53 @@ def test_adjustion__passes_over_samples_that_are_sure_of_their_winner(
     assert found.problem.moves[1:] == moves
 
 
-def test_adjustion__looks_at_few_samples(monkeypatch):
-    looked_at, adjust = [], rounds._adjust
+def test_rounds__look_at_few_samples(monkeypatch):
+    looked_at, look_again = [], rounds._look_again
 
-    def counted(block, rows, run, stack, state, delta):
-        looked_at.append(np.count_nonzero(state.margin[rows] <= state.spent) / block.n_rows)
-        return adjust(block, rows, run, stack, state, delta)
+    def counted(block, *args):
+        near = look_again(block, *args)
+        looked_at.append(len(near.codes) / block.n_rows)
+        return near
 
-    monkeypatch.setattr(rounds, "_adjust", counted)
+    monkeypatch.setattr(rounds, "_look_again", counted)
     found = solve(rugged(), Params(10))
-    assert len(looked_at) == len(found.problem.losses) > 3
-    assert np.mean(looked_at) < 0.5
-    assert min(looked_at) < 0.2
+    rounds_of_diffusion = len(found.problem.growth) - 2  # not the first one, which looks at all
+    diffusion, adjustion = looked_at[:rounds_of_diffusion], looked_at[rounds_of_diffusion:]
+    assert len(adjustion) == len(found.problem.losses)
+    for shares in (diffusion, adjustion):
+        assert len(shares) > 3
+        assert np.mean(shares) < 0.5
+        assert min(shares) < 0.2
+    looked_at.clear()
     everyone = solve(rugged(), Params(10), stored=True)  # labels in a store: all of them
-    assert len(looked_at) == len(found.problem.losses)
+    assert not looked_at
     assert_same_result(found, everyone)
+
+
+@settings(max_examples=60, deadline=None)
+@given(case=cases(), seed=st.integers(0, 999), few=st.sampled_from([0.5, 1.0]), block_rows=st.integers(1, 80))
+def test_look_again__margins_are_exact_up_to_the_sure_one_and_no_larger_beyond(case, seed, few, block_rows):
+    assume(case.k > 1)  # one cluster needs no cut
+    rng = np.random.default_rng(seed)
+    problem = Problem(0, Params(case.k), hyperedges_in(case.P), np.arange(case.k))
+    weights = rng.random((problem.hyperedges.n_hyperedges, case.k))
+    with an_engine(case.P, case.k, block_rows=block_rows) as engine, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rounds, "FEW", few)
+        run = engine.runs[0]
+        codes = engine.labels.source.read(run.first_row, run.last_row)
+        for turn in range(6):
+            drift = problem.drift(weights)
+            problem.set_weights(weights)
+            sure = 0.5 * rng.random()
+            rounds.advance(run, [problem.order(floor=0, drift=drift, sure=sure)])
+            state, wanted = run.resident.states[0], rounds.State(len(codes))
+            rounds.Stack([problem.weights]).belonging(codes, run.offsets, [wanted], slice(None))
+            np.testing.assert_array_equal(state.best, wanted.best)
+            exact = state.margin == wanted.margin
+            assert exact.all() or (turn > 0 and not state.exact)
+            assert (state.margin[~exact] > sure).all()
+            assert (state.margin[~exact] < wanted.margin[~exact]).all()
+            weights = np.maximum(0.0, weights * (1 + 0.01 * rng.normal(size=weights.shape)))
 
 
 @settings(max_examples=60, deadline=None)
