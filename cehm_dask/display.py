@@ -286,11 +286,14 @@ def show_outlook(console: Console, expected: Outlook) -> None:
         if stage.memory:
             terms = ", ".join(f"{name} {format_bytes(size)}" for name, size in stage.memory.items() if size)
             total = format_bytes(sum(stage.memory.values()))
-            text = f"memory of {stage.stage}: {total} of {format_bytes(expected.allowed)} allowed: {terms}"
+            text = f"memory of {stage.stage}: {total} of {format_bytes(expected.machine.allowed)} allowed: {terms}"
             console.print(escape(text), highlight=False, soft_wrap=True)
-    seconds = sum(stage.seconds for stage in expected.stages)
+    seconds, who = sum(stage.seconds for stage in expected.stages), expected.machine
+    where = "on this machine"
+    if who.workers is not None:
+        where = f"with {who.workers} worker(s) of {who.threads} thread(s), each as fast as one here"
     console.print(
-        f"about {seconds:,.0f} s in all, on this machine; an estimate from {expected.calibration:.1f} s of trials",
+        f"about {seconds:,.0f} s in all, {where}; an estimate from {expected.calibration:.1f} s of trials here",
         highlight=False,
     )
 

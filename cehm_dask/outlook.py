@@ -2,7 +2,8 @@
 
 Beside the run, for ``cehm plan``. Sweeps, bytes and memory are the arithmetic that the stages themselves are held to;
 what does not fit is refused here with the same words. Seconds are an estimate: the kernels and one fit are timed
-for a moment on this machine, on made-up labels and the first rows of the features, and scaled up.
+for a moment on this machine, on made-up labels and the first rows of the features, and scaled up; the threads of a
+cluster's workers are taken to be as fast as those of this machine.
 """
 
 import warnings
@@ -14,21 +15,25 @@ from typing import Any
 import numpy as np
 
 from cehm_dask.base_labels import FULL_FIT_ROWS, Labeller, Linear, MemberPlan, fit_member
-from cehm_dask.consensus import ConsensusWarning
+from cehm_dask.cluster import WORKER_BYTES
+from cehm_dask.cluster_config import Address, Gateway, Threads, read_config
+from cehm_dask.consensus import ConsensusWarning, consensus
+from cehm_dask.engine import Engine
 from cehm_dask.features import BLOCK_ROWS, Features, Scaling
 from cehm_dask.ingest import open_table, survey
 from cehm_dask.inputs import budget_for, is_ensemble, left_out, members_of, open_features, shape_of
-from cehm_dask.job import Where, cluster
+from cehm_dask.job import Where, budget_of
 from cehm_dask.labels import as_labels
-from cehm_dask.machine import Machine, this_machine
+from cehm_dask.machine import SHARE, Machine, parse_bytes, this_machine
 from cehm_dask.plan import Params, Shape, expected_sweeps, generation_terms, threads_for_generation
 from cehm_dask.recipe import Recipe
 from cehm_dask.synth import Synth
 
-TRIAL_ROWS = 1 << 17
+TRIAL_ROWS = 1 << 19
+"""Enough that all threads have a share of them."""
 TRIAL_FIT_ROWS = 1 << 14
-READING = 1.3
-"""A sweep that reads its labels from a local store, in sweeps over labels in memory (``tests/benchmarks``)."""
+READING = 1.1
+"""A sweep that reads its labels from a local store that the system has cached, in sweeps over labels in memory."""
 FEATURE_PASSES = 3
 """Over the features: sample and statistics, labels, and the picture of the report."""
 
@@ -52,26 +57,25 @@ class Outlook:
     """What is expected of a run."""
 
     stages: Sequence[Expected]
-    allowed: int
-    """Bytes a process may take."""
+    machine: Machine
+    """Who will work."""
     calibration: float
     """Seconds that were spent to time this machine."""
 
 
 def outlook(recipe: Recipe) -> Outlook:
-    """Look ahead; raises BudgetError for what does not fit the memory allowed.
-
-    A recipe for a cluster is judged as if each worker were this machine and had all rows: an upper bound.
-    """
+    """Look ahead; raises BudgetError for what does not fit the memory allowed."""
     begin = perf_counter()
-    machine = this_machine(recipe.memory)
+    machine = _workers(recipe)
     stages = []
     if recipe.features is not None:
         features = open_features(recipe)
         plans = members_of(recipe, features.n_samples)
         widths = [plan.k + 1 for plan in plans]
         n_samples = features.n_samples
-        stages.append(_generation(recipe, features, plans, machine))
+        # Features that only this process holds stay with its threads.
+        maker = machine if features.reopen is not None else this_machine(recipe.memory)
+        stages.append(_generation(recipe, features, plans, maker))
         shape = shape_of(n_samples, widths)
     else:
         assert recipe.labels is not None
@@ -85,7 +89,23 @@ def outlook(recipe: Recipe) -> Outlook:
         size = shape.n_samples * (14 if recipe.export == "parquet" else 24)
         stages.append(Expected("export", f"labels.{recipe.export}", 1, 6 * shape.n_samples, size, size / 50e6))
     stages.append(Expected("report", "report.html", 1, 6 * shape.n_samples, 1 << 20, 2 + shape.n_samples / 50e6))
-    return Outlook(stages, machine.allowed, perf_counter() - begin)
+    return Outlook(stages, machine, perf_counter() - begin)
+
+
+def _workers(recipe: Recipe) -> Machine:
+    """Who will work: this process, or the workers of the recipe's cluster as its file describes them.
+
+    A scheduler that runs already, or a gateway, sizes its workers itself: each is taken to be like this process.
+    """
+    here = this_machine(recipe.memory)
+    config = None if recipe.cluster is None else read_config(recipe.cluster)
+    match config:
+        case None | Threads():
+            return here
+        case Address() | Gateway():
+            return replace(here, workers=config.wanted)
+    limit = int(SHARE * parse_bytes(config.memory))
+    return Machine(config.wanted, config.threads, limit if recipe.memory is None else here.allowed, WORKER_BYTES)
 
 
 def _generation(recipe: Recipe, features: Features, plans: Sequence[MemberPlan], machine: Machine) -> Expected:
@@ -103,7 +123,8 @@ def _generation(recipe: Recipe, features: Features, plans: Sequence[MemberPlan],
     reading = (perf_counter() - begin) / len(block)
     fitting = _fit_seconds(plans, block.astype(np.float32), rows["fit_rows"])
     labelling = _label_seconds(plans, block)
-    seconds = n * (FEATURE_PASSES * reading + labelling / threads) + fitting / threads
+    hands = threads * (machine.workers or 1)
+    seconds = n * (FEATURE_PASSES * reading / (machine.workers or 1) + labelling / hands) + fitting / hands
     size = n * d * 8
     more = ", then k-means over all rows" if wanted.full_lloyd else ""
     return Expected(
@@ -175,7 +196,8 @@ def _consensus(recipe: Recipe, shape: Shape, machine: Machine) -> Expected:
     sweeps = max(expected_sweeps(one, shape.n_samples, budget) for one in params)
     size = shape.n_samples * shape.row_bytes
     read = size * (1 if budget.keep_labels else sweeps)
-    seconds = _sweep_seconds(shape, problems, params[-1]) * shape.n_samples * sweeps
+    once, a_row = _trial_seconds(shape, problems, params[-1], sweeps, in_memory=budget.pass_over)
+    a_row *= this_machine(None).threads / (machine.threads * (machine.workers or 1))
     kept = "kept in memory" if budget.keep_labels else "read anew each sweep"
     return Expected(
         "consensus",
@@ -184,13 +206,17 @@ def _consensus(recipe: Recipe, shape: Shape, machine: Machine) -> Expected:
         sweeps,
         read,
         6 * shape.n_samples,
-        seconds * (1.0 if budget.keep_labels else READING),
+        once + shape.n_samples * a_row * (1.0 if budget.keep_labels else READING),
         budget.terms,
     )
 
 
-def _sweep_seconds(shape: Shape, problems: int, params: Params) -> float:
-    """A row and sweep: a consensus of made-up labels of the same width, with as many problems, up to four."""
+def _trial_seconds(shape: Shape, problems: int, params: Params, sweeps: int, *, in_memory: bool) -> tuple[float, float]:
+    """Seconds of a consensus whatever the number of rows, and for every row: from two runs on made-up labels.
+
+    They are of the same width, with as many problems, up to four; as with labels in memory, where most rounds look at
+    few rows, or as with labels in a store.
+    """
     members = max(1, shape.row_bytes)
     width = max(2, min(200, shape.n_slots // members))
     rows = min(TRIAL_ROWS, max(1000, shape.n_samples))
@@ -198,11 +224,22 @@ def _sweep_seconds(shape: Shape, problems: int, params: Params) -> float:
     made, _ = Synth(rows, min(members, 100), n_classes=k, k_min=width, k_max=width).arrays()
     starts = min(4, problems)
     trial = Params(k, variant=params.variant, restarts=starts, max_iter=5)
-    labels = as_labels(made)
+    few = rows // 8
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConsensusWarning)  # it is about made-up labels
-        cluster(as_labels(made[:1000]), trial, 0, Where())  # compiled, or loaded, before the clock runs
-        begin = perf_counter()
-        outcome = cluster(labels, trial, 0, Where())
-    took = (perf_counter() - begin) / rows / outcome.sweeps
-    return took * (problems / starts) * (members / min(members, 100))
+        _trial(made[:few], trial, in_memory=in_memory)  # compiled, or loaded, before the clock runs
+        (first, _), (second, passes) = (_trial(made[:n], trial, in_memory=in_memory) for n in (few, rows))
+    a_row = max(0.0, second - first) / (rows - few)
+    once = max(0.0, first - few * a_row)
+    more = problems / starts * members / min(members, 100)
+    return once * more, a_row * more * sweeps / passes
+
+
+def _trial(made: Any, params: Params, *, in_memory: bool) -> tuple[float, int]:
+    """Seconds and sweeps of a consensus."""
+    labels = as_labels(made)
+    budget = replace(budget_of(labels, params, (params.n_clusters,), Where()), stored=not in_memory)
+    begin = perf_counter()
+    with Engine(labels, budget) as engine:
+        consensus(engine, [params], 0)
+        return perf_counter() - begin, engine.sweeps

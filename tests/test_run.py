@@ -18,6 +18,7 @@ from sklearn.datasets import load_iris
 from sklearn.metrics import normalized_mutual_info_score
 
 from cehm_dask import CEHM, cli, export
+from cehm_dask.cluster import WORKER_BYTES
 from cehm_dask.files import Lock
 from cehm_dask.labels import as_labels
 from cehm_dask.outlook import outlook
@@ -460,6 +461,26 @@ def count_threads():
 def test_plan__refuses_what_does_not_fit(folder):
     _, err = cehm("plan", "recipe.yaml", "--set", "memory=1MiB", code=3)
     assert re.search(r"memory=1 MiB allowed < .* projected", err)
+
+
+def test_plan__of_a_cluster_is_about_its_workers(folder):
+    def plan(*settings, code=0):
+        return cehm("plan", "recipe.yaml", "--set", "cluster=two.yaml", *settings, code=code)
+
+    Path("two.yaml").write_text("kind: processes\nworkers: 3\nthreads: 1\nmemory: 2GiB\n")
+    out, _ = plan()
+    assert re.search(r"memory of consensus: .* of 1.2 GiB allowed: this process 300 MiB", out)
+    assert "with 3 worker(s) of 1 thread(s), each as fast as one here" in out
+    shape = as_labels("out/ensemble.zarr").shape
+    size = {"allowed": 1 << 30, "taken": WORKER_BYTES, "workers": 3, "threads": 1, "returned": False}
+    wanted = make_budget(shape, [3, 3], **size)
+    recipe = parse(RECIPE).model_copy(update={"cluster": "two.yaml"})
+    assert next(one for one in outlook(recipe).stages if one.stage == "consensus").memory == wanted.terms
+    assert "of 1 GiB allowed" in plan("--set", "memory=1GiB")[0]
+    Path("two.yaml").write_text("kind: processes\nworkers: 3\nmemory: 350MiB\n")
+    assert re.search(r"memory=210 MiB allowed < .* projected", plan(code=3)[1])
+    Path("two.yaml").write_text("kind: address\naddress: tcp://127.0.0.1:1\nworkers: 4\n")  # nobody is asked
+    assert f"with 4 worker(s) of {count_threads()} thread(s)" in plan()[0]
 
 
 # --- export ------------------------------------------------------------------------------------------------------
