@@ -321,23 +321,23 @@ class Plan:
         rows = range(len(orders))
         self.reset = [i for i in rows if states[i].step != orders[i].step - 1]
         self.rebuild = [i for i in self.reset if orders[i].previous is not None]
-        self.near = {
-            i: Stack([orders[i].weights])
+        self.near = [
+            i
             for i in rows
             if orders[i].drift is not None and i not in self.reset and states[i].table == orders[i].table - 1
-        }
+        ]
         self.belong = [
             i for i in rows if (states[i].table != orders[i].table or i in self.rebuild) and i not in self.near
         ]
-        self.past = self._stack(orders, self.rebuild, previous=True)
-        self.present = self._stack(orders, self.belong, previous=False)
+        self._orders = orders
+        self._stacks: dict[tuple[int, ...], Stack] = {}
+        self.past = Stack([orders[i].previous[0] for i in self.rebuild]) if self.rebuild else None  # type: ignore[index]
 
-    @staticmethod
-    def _stack(orders: Sequence[Order], chosen: Sequence[int], *, previous: bool) -> Stack | None:
-        if not chosen:
-            return None
-        tables = [orders[i].previous[0] if previous else orders[i].weights for i in chosen]  # type: ignore[index]
-        return Stack(tables)
+    def present(self, chosen: Sequence[int]) -> Stack:
+        """The weights of this round, of some problems."""
+        if (key := tuple(chosen)) not in self._stacks:
+            self._stacks[key] = Stack([self._orders[i].weights for i in chosen])
+        return self._stacks[key]
 
 
 def _blank(order: Order, n_slots: int) -> Answer:
@@ -349,17 +349,6 @@ def _blank(order: Order, n_slots: int) -> Answer:
     if order.cut is not None:
         answer.delta = np.zeros((n_slots, order.clusters), np.int64)
     return answer
-
-
-@dataclass(frozen=True, eq=False)
-class Near:
-    """Rows of a block that were looked at again."""
-
-    places: Any
-    """In the run."""
-    codes: Any
-    of_rows: int
-    """Rows of the block."""
 
 
 def _advance_block(
@@ -383,13 +372,17 @@ def _advance_block(
         for i in plan.rebuild:
             scratch = np.zeros((run.n_slots, orders[i].clusters), np.int64)
             _apply(block, rows, offsets, states[i], orders[i].previous[1], scratch)  # type: ignore[index]
-    if plan.present is not None:
-        plan.present.belonging(block.codes, offsets, [states[i] for i in plan.belong], rows)
+    unsure = {i: _unsure(orders[i], states[i], rows) for i in plan.near}
+    few = {i: found for i, found in unsure.items() if len(found) <= FEW * block.n_rows}
+    if everyone := [*plan.belong, *(i for i in unsure if i not in few)]:
+        plan.present(everyone).belonging(block.codes, offsets, [states[i] for i in everyone], rows)
     for i, (order, state, answer) in enumerate(zip(orders, states, answers, strict=True)):
-        if i in plan.near:
-            near = _look_again(block, rows, run, plan.near[i], order, state)
+        if i in few:
+            places, codes = few[i] + rows.start, block.codes.take(few[i], axis=0)  # indexing is four times slower
+            _look_again(places, codes, run, plan.present([i]), state)
             if order.cut is not None:
-                _adjust(near, run, state, answer)
+                _adjust(places, codes, run, state, answer)
+                answer.assigned += block.n_rows - len(places)
                 continue
         if order.floor is not None or order.window is not None:
             spoken = state.assignment[rows] != kernels.SILENT if run.silent_rows else None
@@ -404,32 +397,31 @@ def _advance_block(
             answer.moved += moved
 
 
-def _look_again(block: Block, rows: slice, run: Run, stack: Stack, order: Order, state: State) -> Near:
-    """Winner and margin of those rows that may have a new one, or a margin that matters; which rows they are."""
+def _unsure(order: Order, state: State, rows: slice) -> NDArray[np.intp]:
+    """Rows of a block that may have another winner now, or a margin that matters; the others lose what they may."""
     assert order.drift is not None
     margin = state.margin[rows]
     margin -= order.drift
     unsure = margin <= order.sure
     if order.cut is not None:
         unsure |= state.assignment[rows] == kernels.UNASSIGNED
-    found = np.flatnonzero(unsure)
-    if len(found) > FEW * block.n_rows:
-        stack.belonging(block.codes, run.offsets, [state], rows)
-        return Near(rows, block.codes, block.n_rows)
-    codes, places = block.codes.take(found, axis=0), found + rows.start  # indexing is four times slower
-    best, margins = np.empty((1, len(codes)), np.int16), np.empty((1, len(codes)))
-    kernels.belonging(codes, run.offsets, stack.weights, stack.first_column, best, margins)
-    state.best[places], state.margin[places] = best[0], margins[0]
-    return Near(places, codes, block.n_rows)
+    return np.flatnonzero(unsure)
 
 
-def _adjust(near: Near, run: Run, state: State, answer: Answer) -> None:
-    """Move rows to their winners; all others of the block stay."""
-    assignment, keys = state.assignment[near.places], state.margin[near.places].view(np.uint64)
-    best = state.best[near.places]
-    assigned, moved = kernels.assign(near.codes, run.offsets, best, keys, *EVERYTHING, assignment, answer.delta)
-    state.assignment[near.places] = assignment
-    answer.assigned += int(assigned) + near.of_rows - len(near.codes)
+def _look_again(places: NDArray[np.intp], codes: Any, run: Run, stack: Stack, state: State) -> None:
+    """Winner and margin of some rows of a run, whose labels were gathered."""
+    best, margin = np.empty((1, len(codes)), np.int16), np.empty((1, len(codes)))
+    kernels.belonging(codes, run.offsets, stack.weights, stack.first_column, best, margin)
+    state.best[places], state.margin[places] = best[0], margin[0]
+
+
+def _adjust(places: NDArray[np.intp], codes: Any, run: Run, state: State, answer: Answer) -> None:
+    """Move those rows to their winners."""
+    assignment, keys = state.assignment[places], state.margin[places].view(np.uint64)
+    moving = (codes, run.offsets, state.best[places], keys, *EVERYTHING, assignment, answer.delta)
+    assigned, moved = kernels.assign(*moving)
+    state.assignment[places] = assignment
+    answer.assigned += int(assigned)
     answer.moved += int(moved)
 
 

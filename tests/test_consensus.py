@@ -205,14 +205,14 @@ def test_rounds__pass_over_samples_that_are_sure(belonging, schedule, case, few,
 
 
 def test_rounds__look_at_few_samples(monkeypatch):
-    looked_at, look_again = [], rounds._look_again
+    looked_at, unsure = [], rounds._unsure
 
-    def counted(block, *args):
-        near = look_again(block, *args)
-        looked_at.append(len(near.codes) / block.n_rows)
-        return near
+    def counted(order, state, rows):
+        found = unsure(order, state, rows)
+        looked_at.append(len(found) / (rows.stop - rows.start))
+        return found
 
-    monkeypatch.setattr(rounds, "_look_again", counted)
+    monkeypatch.setattr(rounds, "_unsure", counted)
     found = solve(rugged(), Params(10))
     rounds_of_diffusion = len(found.problem.growth) - 2  # not the first one, which looks at all
     diffusion, adjustion = looked_at[:rounds_of_diffusion], looked_at[rounds_of_diffusion:]
