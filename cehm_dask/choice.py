@@ -22,6 +22,7 @@ from cehm_dask.engine import Engine, Run
 from cehm_dask.evaluation import contingency, nmi
 from cehm_dask.intersections import Hyperedges
 from cehm_dask.problem import Problem
+from cehm_dask.result import SHARE_UNIT, margin_units
 from cehm_dask.rounds import Order, harvest_together
 
 MOST_PAIRS = 45
@@ -29,9 +30,6 @@ MOST_PAIRS = 45
 
 MOST_CELLS = 1 << 20
 """Cells that the tables of those pairs may have together."""
-
-SHARE_UNIT = 2**32
-"""Margins are summed as whole multiples of 1/2³²: whole numbers add up alike in any order."""
 
 FINER = 1.5
 """Members testify about k with at least this many times k clusters: a coarser one could not have split them further."""
@@ -179,12 +177,6 @@ class Survey:
     """Mean margin by problem."""
     stability: dict[int, float]
     """Mean NMI between restarts, for the numbers of clusters that have several."""
-
-
-def margin_units(margin: NDArray[np.float64], belonging: str | None) -> int:
-    """Sum of margins in whole units; margins of plain counts are whole as they are."""
-    unit = 1 if belonging == "count" else SHARE_UNIT
-    return int(np.rint(margin * unit).astype(np.int64).sum())
 
 
 def mean_margin(units: int, problem: Problem) -> float:

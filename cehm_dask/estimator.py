@@ -22,10 +22,11 @@ from cehm_dask.consensus import Progress
 from cehm_dask.engine import Engine
 from cehm_dask.files import StoreError
 from cehm_dask.ingest import label_blocks
-from cehm_dask.job import Where, cluster, gather, join
+from cehm_dask.job import Where, cluster
 from cehm_dask.labels import Labels, as_labels, relabel
 from cehm_dask.plan import Params
 from cehm_dask.problem import Problem, weights_of
+from cehm_dask.result import gather, join
 from cehm_dask.store import known_labels, open_consensus
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from cehm_dask.intersections import Hyperedges
 
@@ -95,6 +94,8 @@ def scores(table: Table) -> dict[str, float]:
         nmi (geometric mean of the entropies), nmi_arithmetic, ari, accuracy (clusters matched with classes one to
         one as well as can be), purity, homogeneity, completeness, v_measure: as scikit-learn computes those it has.
     """
+    from scipy.optimize import linear_sum_assignment  # workers compare partitions too, but do without this
+
     if not table.sum():
         raise ValueError("the contingency table counts no samples: there is nothing to score")
     total = int(table.sum())

@@ -15,20 +15,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask.choice import margin_units, mean_margin
+from cehm_dask.choice import mean_margin
 from cehm_dask.cluster import require_access
 from cehm_dask.consensus import Consensus, Progress, Record, consensus
-from cehm_dask.engine import Engine, Run
+from cehm_dask.engine import Engine
 from cehm_dask.labels import Labels
 from cehm_dask.machine import Machine, cluster_machine, peak_bytes, this_machine
 from cehm_dask.plan import Budget, Params, expected_sweeps, format_bytes, make_budget
-from cehm_dask.rounds import Order, harvest_blocks
-from cehm_dask.store import ConsensusStore, Ensemble, ResultWriter, open_consensus
+from cehm_dask.result import MARGIN_BINS, Found, add_written, fill, gather, join, margin_units, write_chunk, write_run
+from cehm_dask.rounds import Order
+from cehm_dask.store import ConsensusStore, Ensemble, open_consensus
 from cehm_dask.trail import stages_of
 
 log = logging.getLogger(__name__)
 
-MARGIN_BINS = 50
 RESULT_CHUNK_ROWS = 1 << 18
 """Rows of a chunk of the result where the labels do not come from a store with shards of its own."""
 
@@ -165,33 +165,13 @@ def _fingerprint(labels: Labels) -> str:
     return digest.hexdigest()
 
 
-Found = tuple[NDArray[np.int16], NDArray[np.float64]]
-
-
-def gather(run: Run, order: Order) -> Found:
-    """Labels and margins of a run of rows."""
-    blocks = list(harvest_blocks(run, order))
-    return np.concatenate([labels for _, labels, _ in blocks]), np.concatenate([margin for _, _, margin in blocks])
-
-
-def join(parts: Sequence[Found]) -> Found:
-    return np.concatenate([labels for labels, _ in parts]), np.concatenate([margin for _, margin in parts])
-
-
 def _result(engine: Engine, order: Order, reads: bool) -> Found:
     """Labels and margins of all rows; threads of this process fill the arrays in place."""
     if engine.client is not None:
         return engine.sweep("result", gather, join, order, reads=reads)
     found = np.empty(engine.labels.n_samples, np.int16), np.empty(engine.labels.n_samples)
-    engine.sweep("result", _fill, len, order, found, reads=reads)
+    engine.sweep("result", fill, len, order, found, reads=reads)
     return found
-
-
-def _fill(run: Run, order: Order, found: Found) -> int:
-    for first_row, labels, margin in harvest_blocks(run, order):
-        found[0][first_row : first_row + len(labels)] = labels
-        found[1][first_row : first_row + len(labels)] = margin
-    return 0
 
 
 def _store_result(engine: Engine, store: ConsensusStore, result: Consensus, order: Order, reads: bool) -> Outcome:
@@ -201,7 +181,7 @@ def _store_result(engine: Engine, store: ConsensusStore, result: Consensus, orde
     belonging = problem.params.belonging
     if aligned:
         histogram, units = engine.sweep(
-            "result", _write_run, _add, order, writer, labels.n_members, belonging, reads=reads
+            "result", write_run, add_written, order, writer, labels.n_members, belonging, reads=reads
         )
     else:
         found, margin = _result(engine, order, reads)
@@ -209,7 +189,7 @@ def _store_result(engine: Engine, store: ConsensusStore, result: Consensus, orde
         histogram = np.zeros((order.clusters, MARGIN_BINS), np.int64)
         for start in range(0, labels.n_samples, writer.chunk_rows):
             rows = slice(start, start + writer.chunk_rows)
-            histogram += _write_chunk(writer, start, found[rows], margin[rows] / labels.n_members, order.clusters)
+            histogram += write_chunk(writer, start, found[rows], margin[rows] / labels.n_members, order.clusters)
     sizes = histogram.sum(axis=1)
     store.save_table("counts", problem.counts)
     store.save_table("medoids", problem.medoids.astype(np.int64))
@@ -232,43 +212,6 @@ def _store_trail(store: ConsensusStore, result: Consensus) -> list[str]:
     store.save_table("trail", found)
     store.save_table("trail_rows", result.trail.rows)
     return stages_of(result.chosen.problem)
-
-
-Written = tuple[NDArray[np.int64], int]
-"""Histogram of the margins by cluster, and their sum in whole units."""
-
-
-def _write_run(run: Run, order: Order, writer: ResultWriter, n_members: int, belonging: str) -> Written:
-    """Write a run's labels and margins chunk by chunk."""
-    histogram, units = np.zeros((order.clusters, MARGIN_BINS), np.int64), 0
-    labels: list[NDArray[np.int16]] = []
-    margins: list[NDArray[np.float64]] = []
-    start, held = run.first_row, 0
-    for _, found, margin in harvest_blocks(run, order):
-        labels.append(found)
-        margins.append(margin / n_members)
-        units += margin_units(margin, belonging)
-        held += len(found)
-        # Blocks divide the chunks of the store they are read from, and those the chunks of the result.
-        if held == min(writer.chunk_rows, run.last_row - start):
-            histogram += _write_chunk(writer, start, np.concatenate(labels), np.concatenate(margins), order.clusters)
-            start, held = start + held, 0
-            labels, margins = [], []
-    return histogram, units
-
-
-def _write_chunk(
-    writer: ResultWriter, start: int, labels: NDArray[np.int16], margin: NDArray[np.float64], clusters: int
-) -> NDArray[np.int64]:
-    writer.write(start, labels, margin)
-    spoken = labels >= 0
-    bins = np.clip((margin[spoken] * MARGIN_BINS).astype(np.int64), 0, MARGIN_BINS - 1)
-    counts = np.bincount(labels[spoken] * np.int64(MARGIN_BINS) + bins, minlength=clusters * MARGIN_BINS)
-    return counts.reshape(clusters, MARGIN_BINS)
-
-
-def _add(parts: Sequence[Written]) -> Written:
-    return np.sum([histogram for histogram, _ in parts], axis=0), sum(units for _, units in parts)
 
 
 def _scan(result: Consensus, margin: float) -> list[dict[str, Any]]:

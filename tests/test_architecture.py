@@ -15,7 +15,7 @@ LAYERS = [
     {"engine", "ingest", "synth", "cluster"},
     {"base_labels", "intersections"},
     {"medoids", "evaluation", "rounds"},
-    {"problem"},
+    {"problem", "result"},
     {"start", "diffusion", "adjustion", "choice", "trail"},
     {"consensus"},
     {"job"},

@@ -12,9 +12,10 @@ from cehm_dask.choice import choose, gaps
 from cehm_dask.consensus import ConsensusWarning
 from cehm_dask.engine import Engine
 from cehm_dask.intersections import hyperedges_of, intersections
-from cehm_dask.job import Where, budget_of, cluster, gather, join
+from cehm_dask.job import Where, budget_of, cluster
 from cehm_dask.labels import as_labels
 from cehm_dask.plan import Params
+from cehm_dask.result import gather, join
 from cehm_dask.store import open_consensus
 from tests.benchmarks.choice import SIX, blobs, members_of, noise, recommended
 

@@ -25,7 +25,7 @@ from cehm_dask.ingest import ingest
 from cehm_dask.plan import BudgetError
 from cehm_dask.store import open_consensus
 from cehm_dask.synth import Synth
-from tests.conftest import cehm
+from tests.conftest import cehm, worker_processes
 
 pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
 
@@ -315,6 +315,18 @@ def test_workers__that_never_start(folder):
         spec = config_file(folder, kind="address", address=short.scheduler_address, workers=2, wait_seconds=1)
         _, err = cehm("consensus", "labels.zarr", "--k", 5, "--cluster", spec, code=5)
     assert "error: waited 1 s (wait_seconds) for 2 worker(s) of the address cluster, 1 came" in err
+
+
+def test_workers__load_nothing_that_only_the_coordinator_needs(tmp_path):
+    heavy = {"sklearn", "pandas", "kmedoids", "scipy.optimize", "matplotlib"}
+    Synth(20_000, 8).write(str(tmp_path / "e.zarr"))
+    with worker_processes() as (_, client):
+        CEHM(5, restarts=3, random_state=0).fit(
+            str(tmp_path / "e.zarr"), client=client, output=str(tmp_path / "c.zarr")
+        )
+        loaded = client.run(lambda: heavy & set(sys.modules))
+    assert len(loaded) == 2
+    assert not set().union(*loaded.values())
 
 
 def test_versions__that_differ(two_processes, monkeypatch):

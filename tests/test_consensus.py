@@ -16,11 +16,11 @@ from cehm_dask import CEHM, diffusion, kernels, rounds
 from cehm_dask.consensus import consensus
 from cehm_dask.engine import Engine
 from cehm_dask.intersections import hyperedges_of, intersections
-from cehm_dask.job import gather, join
 from cehm_dask.labels import as_labels
 from cehm_dask.medoids import dissimilarity, medoids
 from cehm_dask.plan import VARIANTS, Params, make_budget
 from cehm_dask.problem import Problem, weights_of
+from cehm_dask.result import gather, join
 from tests import reference
 
 # Random ensembles are full of one-cluster members and lost clusters; the warnings have tests of their own.

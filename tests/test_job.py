@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from cehm_dask import CEHM, diffusion, engine, job, plan, rounds
 from cehm_dask.files import StoreError
 from cehm_dask.ingest import ingest
-from cehm_dask.job import Where, cluster, gather, join
+from cehm_dask.job import Where, cluster
 from cehm_dask.labels import as_labels
 from cehm_dask.plan import BudgetError, Params, make_budget
+from cehm_dask.result import gather, join
 from cehm_dask.store import ConsensusStore, open_consensus
 from cehm_dask.synth import Synth
 from cehm_dask.trail import rows_to_follow

@@ -29,8 +29,8 @@ def measured(spec: str, ensemble: str, output: str) -> tuple[float, float]:
     """Seconds until the workers are there, and of the consensus."""
     begin = time.perf_counter()
     with connect(spec) as client:
-        # What is compiled or loaded once a process is no matter of the cluster.
-        CEHM(5, random_state=0).fit(Synth(1000, 8).arrays()[0], client=client)
+        # What is compiled or loaded once a process is no matter of the cluster; rows enough that every worker does it.
+        CEHM(5, random_state=0).fit(Synth(1 << 19, 8).arrays()[0], client=client)
         started = time.perf_counter()
         CEHM(10, random_state=0).fit(ensemble, client=client, output=output, overwrite=True)
         return started - begin, time.perf_counter() - started
