@@ -6,8 +6,8 @@ the samples above the window and keeps the labels of the few inside it, and once
 told the exact cut, those are assigned too. Where the window was missed, or labels are in memory anyway, a second
 sweep assigns. The last round, which lets in all, needs no cut.
 
-With labels in memory, only samples that may be near the cut are looked at, after the first round: no margin grows by
-more than the drift of W, so the cut cannot lie higher above where the margins of the round before would have put it.
+After the first round, only samples that may be near the cut are looked at, where workers keep margins: no margin grows
+by more than the drift of W, so the cut cannot lie higher above where the margins of the round before would have put it.
 Margins are never sorted nor gathered.
 """
 
@@ -33,8 +33,8 @@ WINDOW_SIGMAS = 4.0
 def diffusion(problem: Problem, *, foretell: bool = True, pass_over: bool = False) -> Generator[Order, Answer, None]:
     """Repeat until all samples are assigned; every round starts over from W.
 
-    ``foretell`` tells whether it pays to spare the second sweep, ``pass_over`` whether it pays to pass over samples
-    that are sure of their winner and far from the cut.
+    ``foretell`` tells whether it pays to spare the second sweep, ``pass_over`` whether margins may be left to be made
+    good when the result is read.
     """
     params, n = problem.params, problem.hyperedges.n_speaking
     assert params.schedule is not None
@@ -42,21 +42,21 @@ def diffusion(problem: Problem, *, foretell: bool = True, pass_over: bool = Fals
     while problem.assigned < n:
         target = next_target(params.schedule, n, params.n_clusters, problem.assigned, problem.growth[0])
         weights = problem.belonging_weights()
-        drift = problem.drift(weights) if margins is not None and pass_over else None
+        drift = problem.drift(weights) if margins is not None and (foretell or pass_over) else None
         problem.set_weights(weights)
         if target == n:
-            yield from _assign(problem, EVERY_ROW, drift)
+            yield from _assign(problem, EVERY_ROW, drift if pass_over else None)
             return
         # No belonging degree, and so no margin, exceeds this sum.
         largest = problem.hyperedges.largest_sum(weights.max(axis=1))
         floor = max(0, key_of(largest) - ((kernels.BINS - 1) << FLOOR_SHIFT))
         window = (yield from _foretold_window(problem, floor, target / n)) if foretell else None
+        sure = 0.0 if margins is None or drift is None else _bin_end(*margins, target) + drift
         if window is None:
-            sure = 0.0 if margins is None or drift is None else _bin_end(*margins, target) + drift
             answer = yield problem.order(floor=floor, drift=drift, sure=sure)
         else:
             above = Cut(window.high - 1, -1)
-            answer = yield problem.order(floor=floor, cut=above, keep=window)
+            answer = yield problem.order(floor=floor, cut=above, keep=window, drift=drift, sure=sure)
             problem.foretold(answer, above, window)
         assert answer.histogram is not None
         margins = answer.histogram, floor

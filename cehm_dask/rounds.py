@@ -7,8 +7,9 @@ A block's assignment is a pure function of (label block, W, cut). What a worker 
 every order carries what is needed to rebuild it.
 
 Most samples lead by more than W changes from round to round, and so keep their winner, and most of these lead by so
-much that no cut can fall above them: with labels in memory, only the others are looked at (as k-means does by the
-bounds of Hamerly). The margins of those that were passed over are made good when the result is read.
+much that no cut can fall above them: where margins are kept, only the others are looked at (as k-means does by the
+bounds of Hamerly). With labels in memory that goes on to the last round, and the margins of those that were passed over
+are made good when the result is read; with labels in a store, which are read anyway, adjustion looks at all.
 """
 
 import operator
@@ -380,7 +381,7 @@ def _advance_block(
         if i in few:
             places, codes = few[i] + rows.start, block.codes.take(few[i], axis=0)  # indexing is four times slower
             _look_again(places, codes, run, plan.present([i]), state)
-            if order.cut is not None:
+            if order.cut == EVERY_ROW:
                 _adjust(places, codes, run, state, answer)
                 answer.assigned += block.n_rows - len(places)
                 continue
@@ -403,7 +404,7 @@ def _unsure(order: Order, state: State, rows: slice) -> NDArray[np.intp]:
     margin = state.margin[rows]
     margin -= order.drift
     unsure = margin <= order.sure
-    if order.cut is not None:
+    if order.cut == EVERY_ROW:
         unsure |= state.assignment[rows] == kernels.UNASSIGNED
     return np.flatnonzero(unsure)
 

@@ -187,14 +187,16 @@ def test_consensus__equals_reference(belonging, schedule, case, dtype, order, bl
 @given(
     case=cases(),
     few=st.sampled_from([0.0, 0.5, 1.0]),
+    stored=st.booleans(),
     block_rows=st.integers(1, 80),
     max_iter=st.sampled_from([1, 3, 100]),
 )
-def test_rounds__pass_over_samples_that_are_sure(belonging, schedule, case, few, block_rows, max_iter):
+def test_rounds__pass_over_samples_that_are_sure(belonging, schedule, case, few, stored, block_rows, max_iter):
     params = start_from(case, belonging, schedule, max_iter)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rounds, "FEW", few)
-        found = solve(case.P, params, block_rows=block_rows)  # nobody asks for margins between the rounds
+        # Nobody asks for margins between the rounds.
+        found = solve(case.P, params, stored=stored, block_rows=block_rows)
     wanted = reference.cehm(case.P, case.k, case.medoids, belonging, schedule, max_iter)
     np.testing.assert_array_equal(found.labels, wanted.labels)
     np.testing.assert_array_equal(found.margin, wanted.margin)
@@ -222,7 +224,12 @@ def test_rounds__look_at_few_samples(monkeypatch):
         assert np.mean(shares) < 0.5
         assert min(shares) < 0.2
     looked_at.clear()
-    everyone = solve(rugged(), Params(10), stored=True)  # labels in a store: all of them
+    stored = solve(rugged(), Params(10), stored=True)  # labels in a store: all of them in adjustion
+    assert len(looked_at) == rounds_of_diffusion - 1
+    assert np.mean(looked_at) < 0.5
+    assert_same_result(found, stored)
+    looked_at.clear()
+    everyone = solve(rugged(), Params(10), stored=True, keep_state=False)
     assert not looked_at
     assert_same_result(found, everyone)
 
