@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from cehm_dask import kernels
 from cehm_dask.engine import Engine, Run
-from cehm_dask.evaluation import contingency, nmi
+from cehm_dask.evaluation import nmi
 from cehm_dask.intersections import Hyperedges
 from cehm_dask.problem import Problem
 from cehm_dask.result import SHARE_UNIT, margin_units
@@ -225,7 +226,7 @@ def _compare(run: Run, orders: Sequence[Order], pairs: Sequence[Pair], belonging
         for i, (_, margin) in enumerate(found):
             units[i] += margin_units(margin, belonging)
         for table, (one, other) in zip(tables, pairs, strict=True):
-            table += contingency(found[place[one]][0], found[place[other]][0], table.shape)
+            kernels.contingency(found[place[one]][0], found[place[other]][0], table)
     return units, tables
 
 

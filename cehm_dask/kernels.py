@@ -328,6 +328,14 @@ def assign(codes, offsets, best, keys, cut, first_row, last_row, assignment, del
 
 
 @_jit
+def contingency(rows, columns, table):  # type: ignore[no-untyped-def]
+    """Count the samples of every two clusters into ``table`` (int64); labels (n,) int16, below 0: in none."""
+    for r in range(_U(rows.size)):
+        if rows[r] >= 0 and columns[r] >= 0:
+            table[_U(rows[r]), _U(columns[r])] += 1
+
+
+@_jit
 def nearest(columns, slopes, intercepts, first, labels):  # type: ignore[no-untyped-def]
     """Nearest centre of every row, for all members together: the largest x·slope + intercept of each member.
 

@@ -244,6 +244,15 @@ def test_side_by_side__columns_without_a_gap(ks, shape):
 # --- without the compiler ----------------------------------------------------------------------------------------
 
 
+def test_contingency__counts_samples_that_are_in_both():
+    labels = np.random.default_rng(0).integers(-2, 6, (2, 500)).astype(np.int16)
+    table = np.ones((6, 6), np.int64)
+    kernels.contingency(*labels, table)
+    np.testing.assert_array_equal(
+        table - 1, [[((labels[0] == i) & (labels[1] == j)).sum() for j in range(6)] for i in range(6)]
+    )
+
+
 @pytest.mark.skipif(JIT_OFF, reason="this is the inner run")
 def test_jit_off__plain_python_passes_the_same_tests():
     # Plain Python checks every index, which compiled code does not: reading past an array would show here.

@@ -11,6 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -158,8 +159,8 @@ def overhead_and_speed_up(folder: Path) -> None:
 
 def restarts(folder: Path) -> None:
     # More classes than clusters: from another start the medoids are others.
-    url, seconds, sweeps = ensemble(folder, MIDDLE, 25), {}, {}
-    for count in (1, 10):
+    url, seconds, sweeps = ensemble(folder, MIDDLE, 25), {1: inf, 10: inf}, {}
+    for count in (1, 10) * 2:
         params = Params(K, restarts=count)
         roomy = budget_of(as_labels(url), params, (K,), Where(memory="20GiB"))
         # Room for assignments, not for labels: both read them in every sweep.
@@ -167,7 +168,7 @@ def restarts(folder: Path) -> None:
         begin = time.perf_counter()
         outcome = cluster(as_labels(url), params, 0, Where(memory=memory))
         assert not outcome.budget.keep_labels
-        seconds[count], sweeps[count] = time.perf_counter() - begin, outcome.sweeps
+        seconds[count], sweeps[count] = min(seconds[count], time.perf_counter() - begin), outcome.sweeps
         ran = outcome.consensus.chosen.restarts
     print(
         f"ten restarts ({ran} different) against one, 10⁷ out of core: time {seconds[10] / seconds[1]:.2f} (bar 7), "
