@@ -56,6 +56,9 @@ def diffusion(problem: Problem, *, foretell: bool = True, pass_over: bool = Fals
             answer = yield problem.order(floor=floor, drift=drift, sure=sure)
         else:
             above = Cut(window.high - 1, -1)
+            # Exact up to the window's end: who is above it must not depend on which rows were passed over, or a worker
+            # that has to make its assignment again would make another.
+            sure = max(sure, margin_of(window.high))
             answer = yield problem.order(floor=floor, cut=above, keep=window, drift=drift, sure=sure)
             problem.foretold(answer, above, window)
         assert answer.histogram is not None

@@ -476,7 +476,7 @@ def test_plan__of_a_cluster_is_about_its_workers(folder):
     wanted = make_budget(shape, [3, 3], **size)
     recipe = parse(RECIPE).model_copy(update={"cluster": "two.yaml"})
     assert next(one for one in outlook(recipe).stages if one.stage == "consensus").memory == wanted.terms
-    assert "of 1 GiB allowed" in plan("--set", "memory=1GiB")[0]
+    assert "of 9 GiB allowed" in plan("--set", "memory=9GiB")[0]
     Path("two.yaml").write_text("kind: processes\nworkers: 3\nmemory: 350MiB\n")
     assert re.search(r"memory=210 MiB allowed < .* projected", plan(code=3)[1])
     Path("two.yaml").write_text("kind: address\naddress: tcp://127.0.0.1:1\nworkers: 4\n")  # nobody is asked
