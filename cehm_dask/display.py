@@ -286,7 +286,7 @@ def show_outlook(console: Console, expected: Outlook) -> None:
         if stage.memory:
             terms = ", ".join(f"{name} {format_bytes(size)}" for name, size in stage.memory.items() if size)
             total = format_bytes(sum(stage.memory.values()))
-            text = f"memory of {stage.stage}: {total} of {format_bytes(expected.machine.allowed)} allowed: {terms}"
+            text = f"memory of {stage.stage}: {total} of {format_bytes(stage.allowed)} allowed: {terms}"
             console.print(escape(text), highlight=False, soft_wrap=True)
     seconds, who = sum(stage.seconds for stage in expected.stages), expected.machine
     where = "on this machine"

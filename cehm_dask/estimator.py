@@ -290,5 +290,6 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 def _recorded(
     record: Callable[[int, str, int, NDArray[np.int16]], None], problem: Problem, stage: str, engine: Engine
 ) -> None:
-    assignment, _ = engine.sweep("record", gather, join, problem.last_order(), reads=engine.budget.result_reads)
+    # A sweep, also where workers keep state: margins that were left behind are made good on the way.
+    assignment, _ = engine.sweep("record", gather, join, problem.last_order())
     record(problem.number, stage, problem.round, assignment)

@@ -50,6 +50,8 @@ class Expected:
     seconds: float = 0.0
     memory: Mapping[str, int] = field(default_factory=dict)
     """Bytes of a process by what they are for."""
+    allowed: int = 0
+    """Bytes that process may take."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,7 @@ def _generation(recipe: Recipe, features: Features, plans: Sequence[MemberPlan],
         n * shape.row_bytes,
         seconds,
         generation_terms(d, len(plans), **rows, taken=machine.taken, threads=threads),
+        machine.allowed,
     )
 
 
@@ -208,6 +211,7 @@ def _consensus(recipe: Recipe, shape: Shape, machine: Machine) -> Expected:
         6 * shape.n_samples,
         once + shape.n_samples * a_row * (1.0 if budget.keep_labels else READING),
         budget.terms,
+        machine.allowed,
     )
 
 
