@@ -20,6 +20,7 @@ from cehm_dask.rivals import (
     ec_cms,
     ecpcs_mc,
     lloyd,
+    lwgp,
     metis,
     pairs,
     random_walk,
@@ -255,6 +256,63 @@ def test_usenc__equals_a_dense_run_with_scikit_learns_k_means():
     labels, _ = make_ensemble(n=300, noise=0.2, seed=4)
     E = dense_transfer_cut(dense_incidence(labels)[0], 3)
     assert same_partition(METHODS["usenc"](labels, 3), KMeans(3, n_init=5, random_state=0).fit_predict(E))
+
+
+def dense_local_weights(labels):
+    """Weights of LWGP by the formula: entropy in bits over each member's clusters, among the labels there are."""
+    B, _ = dense_incidence(labels)
+    weights = []
+    for own in B.T.astype(bool):
+        entropy, speaking = 0.0, 0
+        for member in labels[own].T:
+            said = member[member >= 0]
+            speaking += len(said) > 0
+            for value in set(said.tolist()):
+                p = np.mean(said == value)
+                entropy -= p * np.log2(p)
+        weights.append(np.exp(-entropy / (0.4 * speaking)))
+    return np.array(weights)
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.2])
+def test_local_weights__are_those_of_the_formula(missing):
+    labels, _ = make_ensemble(n=90, missing=missing, seed=3)
+    if missing:
+        labels[:60, 4] = -1  # silent about the whole of some clusters
+        labels[:20, 5] = 50
+        labels[20:, 5] = np.where(labels[20:, 5] == 50, 0, labels[20:, 5])
+    with rows.counted(as_labels(labels), 3, Where()) as (_, hyperedges):
+        found = lwgp.local_weights(hyperedges)
+    assert np.allclose(found, dense_local_weights(labels))
+
+
+def test_local_weights__by_hand():
+    # {0, 1, 2, 3} is halved by the other member: one bit over two members. Its halves are certain.
+    labels = np.array([[0, 0], [0, 0], [0, 1], [0, 1], [1, 2]])
+    with rows.counted(as_labels(labels), 2, Where()) as (_, hyperedges):
+        found = lwgp.local_weights(hyperedges)
+    assert np.allclose(found, [np.exp(-1 / (0.4 * 2)), 1, 1, 1, 1])
+
+
+@pytest.mark.parametrize("last", [1e-7, 1e-3, 5.0])
+def test_affinity__of_weighted_hyperedges_is_the_dense_product(gappy, gappy_tables, last):
+    engine, hyperedges = gappy_tables
+    B, _ = dense_incidence(gappy)
+    w = last ** np.random.default_rng(0).random(B.shape[1])  # from 1 to there
+    d = (B * w).sum(axis=1)
+    expected = (B * w).T @ ((B * w) * np.where(d > 0, 1 / np.where(d > 0, d, 1), 0)[:, None])
+    assert np.allclose(transfer_cut.affinity(engine, hyperedges, w), expected, rtol=1e-7, atol=0)
+    assert np.allclose(transfer_cut.affinity(engine, hyperedges, np.diag(w)), expected, rtol=1e-7, atol=0)
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.15])
+def test_lwgp__is_a_k_means_optimum_of_the_dense_embedding(missing):
+    labels, _ = make_ensemble(n=300, noise=0.3, missing=missing, seed=2)
+    labels = labels[(labels >= 0).any(axis=1)]
+    found = METHODS["lwgp"](labels, 3, seed=0)
+    E = dense_transfer_cut(dense_incidence(labels)[0] * dense_local_weights(labels), 3)
+    centres = np.stack([E[found == e].mean(axis=0) for e in range(3)])
+    assert np.array_equal(((E[:, None] - centres) ** 2).sum(axis=2).argmin(axis=1), found)
 
 
 def test_hbgf__is_a_k_means_optimum_of_samples_and_clusters_together():

@@ -57,6 +57,7 @@ METHODS = {
     method.name: method
     for method in (
         Method("usenc", "U-SENC", "transfer cut of the samples–hyperedges graph", "Huang et al., TKDE 2020"),
+        Method("lwgp", "LWGP", "that cut, hyperedges weighted by agreement", "Huang et al., Trans. Cybernetics 2018"),
         Method("hbgf", "HBGF", "samples and hyperedges partitioned together", "Fern and Brodley, ICML 2004"),
         Method("ecpcs_mc", "ECPCS-MC", "meta-clusters by random walks", "Huang et al., TSMC:S 2021"),
         Method("wct", "WCT", "link-based, weighted connected triples", "Iam-On et al., TPAMI 2011"),

@@ -28,6 +28,9 @@ Pieces = Callable[..., Iterator[tuple[int, Found]]]
 WEIGHT = 1 << 30
 """Weights of rows are counted in units of 1/WEIGHT: whole numbers, which add up the same in any order."""
 
+LARGEST_SUM = 1 << 62
+"""What sums of counted weights stay below."""
+
 
 def settle(labels: Labels, n_clusters: int, where: Where, *, kept: int, scratch: int, tables: int) -> Budget:
     """The budget of a method that is linear in n, or a refusal.
@@ -99,18 +102,21 @@ def spoken(run: Run, codes: Codes) -> NDArray[np.bool_] | None:
 
 def weighted_table(engine: Engine, hyperedges: Hyperedges, degrees: Floats) -> Floats:
     """Bᵀ diag(1/d) B, where the degree d of a row is the sum of ``degrees`` over its hyperedges. One sweep."""
+    # Below 1, degrees may be so small that sums in the usual units exceed 64 bits: then units that just fit.
+    least = float(degrees.min())
+    units = WEIGHT if least >= 1 else least * LARGEST_SUM / hyperedges.n_samples
     column = hyperedges.to_slots(degrees[:, None])
-    upper = engine.sweep("weighted intersections", _weigh, _add, column)
+    upper = engine.sweep("weighted intersections", _weigh, _add, column, units)
     table = (upper + np.triu(upper, 1).T)[np.ix_(hyperedges.slots, hyperedges.slots)]
-    return table / WEIGHT
+    return table / units
 
 
-def _weigh(run: Run, column: Floats) -> NDArray[np.int64]:
+def _weigh(run: Run, column: Floats, units: float) -> NDArray[np.int64]:
     table = np.zeros((run.n_slots, run.n_slots), np.int64)
     for block in run.blocks():
         degree = np.empty((block.n_rows, 1))
         kernels.degrees(block.codes, run.offsets, column, degree)
-        weights = np.rint(WEIGHT / np.where(degree > 0, degree, np.inf)).astype(np.int64)
+        weights = np.rint(units / np.where(degree > 0, degree, np.inf)).astype(np.int64)
         kernels.weighted_intersections(block.codes, run.offsets, weights[:, 0], table)
     return table
 

@@ -1,7 +1,7 @@
 """Spectral partition of a bipartite graph samples–hyperedges, by an eigenproblem of the hyperedges alone.
 
-Serves U-SENC, HBGF, WCT and WTQ. The graph has the weights B·S, where B is the n × P incidence matrix and S a P × P
-table; neither B nor B·S is formed.
+Serves U-SENC, LWGP, HBGF, WCT and WTQ. The graph has the weights B·S, where B is the n × P incidence matrix and S a
+P × P table; neither B nor B·S is formed.
 """
 
 import numpy as np
@@ -17,15 +17,17 @@ DIRECT = 4000
 
 
 def affinity(engine: Engine, hyperedges: Hyperedges, mix: Floats | None = None) -> Floats:
-    """(B·S)ᵀ diag(1/d) (B·S), d the row sums of B·S; S = ``mix``, default the identity.
+    """(B·S)ᵀ diag(1/d) (B·S), d the row sums of B·S; S = ``mix``, or its diagonal; default the identity.
 
     One sweep, or none where every row has the same degree: then the intersections say it all.
     """
     if mix is None and hyperedges.sizes.sum() == hyperedges.n_samples * hyperedges.n_members:
         return hyperedges.intersections / hyperedges.n_members
-    degrees = np.ones(hyperedges.n_hyperedges) if mix is None else mix.sum(axis=1)
-    table = weighted_table(engine, hyperedges, degrees)
-    return table if mix is None else mix.T @ table @ mix
+    if mix is None:
+        return weighted_table(engine, hyperedges, np.ones(hyperedges.n_hyperedges))
+    if mix.ndim == 1:
+        return weighted_table(engine, hyperedges, mix) * mix[:, None] * mix[None, :]
+    return np.asarray(mix.T @ weighted_table(engine, hyperedges, mix.sum(axis=1)) @ mix)
 
 
 def leading_vectors(similarity: Floats, count: int) -> tuple[Floats, Floats, Floats]:
