@@ -28,6 +28,7 @@ from cehm_dask.job import Where
 from cehm_dask.labels import ArraySource, Labels, as_labels
 from cehm_dask.machine import forget_peak, peak_bytes
 from cehm_dask.plan import Params, check_fit
+from cehm_dask.pools import Pool
 from cehm_dask.rivals import METHODS
 
 CEHM_SETTINGS: dict[str, dict[str, Any]] = {
@@ -74,6 +75,16 @@ def draw_ensembles(features: Any, n_clusters: int, count: int, seed: int, folder
         own = int(np.random.default_rng([seed, number]).integers(2**31))
         urls.append(str(folder / f"{number:03d}.zarr"))
         generate(rows, urls[-1], plan_members(MEMBERS, *k_range(n_clusters, rows.n_samples), own), own)
+    return urls
+
+
+def draw_from_pool(pool: Pool, n_members: int, count: int, seed: int, folder: Path) -> list[str]:
+    """Ensembles of some members of a pool each, drawn at random."""
+    urls = []
+    for number in range(count):
+        own = int(np.random.default_rng([seed, number]).integers(2**31))
+        urls.append(str(folder / f"{number:03d}.npy"))
+        np.save(urls[-1], pool.draw(n_members, own))
     return urls
 
 

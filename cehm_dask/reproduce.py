@@ -1,8 +1,9 @@
 """The paper's experiments again: its data sets, its protocol, its tables, beside the published numbers.
 
 Beside the other doors. Thirty ensembles of thirty k-means members are drawn for every data set and scaling and kept
-as files; every method runs on the same ensembles. Each run is a line in a file of results: what is done is not done
-again, and an interrupted reproduction goes on where it stopped. The tables are made from the lines.
+as files; every method runs on the same ensembles. Ensembles may also be drawn from pools of members that others made.
+Each run is a line in a file of results: what is done is not done again, and an interrupted reproduction goes on where
+it stopped. The tables are made from the lines.
 """
 
 import hashlib
@@ -32,6 +33,8 @@ from cehm_dask.estimator import CEHM
 from cehm_dask.features import FeatureWarning, as_features
 from cehm_dask.labels import Codes
 from cehm_dask.plan import Params
+from cehm_dask.pools import N_MEMBERS as POOL_MEMBERS
+from cehm_dask.pools import Pool, pool_files, read_pool
 
 PAPER_SETS = (
     "iris",
@@ -67,6 +70,12 @@ BUNDLED = ("iris", "wine", "breast_cancer", "digits")
 """Sets that come with scikit-learn, for those who have no others."""
 
 SCALES = ("standard", "minmax")
+POOL = "pool"
+"""In the place of a scaling: the members are drawn from a pool."""
+
+DRAWS = 10
+"""Ensembles drawn from each pool."""
+
 N_MEMBERS = 30
 SCORES = ("nmi", "ari")
 
@@ -168,14 +177,64 @@ def members(dataset: Dataset, scale: str, ensemble: int, folder: Path) -> NDArra
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where ensembles come from: a data set in one scaling, or a pool of members."""
+
+    name: str
+    scale: str
+    """Or POOL."""
+    data: Path | None
+    """Folder of the data set or pool."""
+    ensembles: int
+    n_members: int = N_MEMBERS
+
+    def open(self) -> Dataset | Pool:
+        if self.scale == POOL and self.data is not None:
+            return load_pool(self.data / f"{self.name}.npz")
+        return load(self.name, self.data)
+
+    def fingerprint(self) -> str:
+        """Of what the ensembles depend on; lines of results with another one do not count."""
+        own = self.open().fingerprint
+        return f"{own}-{self.n_members}" if self.scale == POOL else own
+
+    def members(self, ensemble: int, folder: Path) -> NDArray[Any]:
+        """Labels of one ensemble; those of a pool are drawn again each time, with the ensemble's number as seed."""
+        source = self.open()
+        if isinstance(source, Pool):
+            return source.draw(self.n_members, ensemble)
+        return members(source, self.scale, ensemble, folder)
+
+
+load_pool = lru_cache(maxsize=2)(read_pool)
+
+
+def origins_of(
+    data: Path | None,
+    sets: Sequence[str],
+    scales: Sequence[str],
+    ensembles: int,
+    pools: Path | None,
+    draws: int,
+    n: int,
+) -> list[Origin]:
+    """All that ensembles are drawn from; with pools alone, no data sets."""
+    found = []
+    if pools is None or data is not None or sets:
+        found += [Origin(name, scale, data, ensembles) for name in available(data, sets) for scale in scales]
+    for path in pool_files(pools) if pools is not None else []:
+        load_pool(path).check(n)
+        found.append(Origin(path.stem, POOL, pools, draws, n))
+    return found
+
+
+@dataclass(frozen=True)
 class Task:
     """One ensemble, and the methods to be run on it."""
 
-    dataset: str
-    scale: str
+    origin: Origin
     ensemble: int
     methods: tuple[str, ...]
-    data: Path | None
     folder: Path
 
 
@@ -209,18 +268,21 @@ def run_task(task: Task) -> list[dict[str, Any]]:
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
     from threadpoolctl import threadpool_limits
 
-    dataset = load(task.dataset, task.data)
+    source = task.origin.open()
+    place = {"set": task.origin.name, "scale": task.origin.scale, "ensemble": task.ensemble}
+    data = task.origin.fingerprint()
     lines = []
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConsensusWarning)
-        base = members(dataset, task.scale, task.ensemble, task.folder / "members")
+        base = task.origin.members(task.ensemble, task.folder / "members")
         for method in task.methods:
-            labels, facts = run_method(method, base, dataset.n_clusters, task.ensemble)
+            labels, facts = run_method(method, base, source.n_clusters, task.ensemble)
             if labels is not None:
-                facts["nmi"] = normalized_mutual_info_score(dataset.y, labels, average_method="geometric")
-                facts["ari"] = adjusted_rand_score(dataset.y, labels)
-            place = {"set": task.dataset, "scale": task.scale, "ensemble": task.ensemble, "method": method}
-            lines.append({**place, "settings": settings_of(method), "data": dataset.fingerprint, **facts})
+                both = (source.y >= 0) & (labels >= 0)  # of a pool, classes may be unknown and samples without labels
+                classes, clusters = source.y[both], labels[both]
+                facts["nmi"] = normalized_mutual_info_score(classes, clusters, average_method="geometric")
+                facts["ari"] = adjusted_rand_score(classes, clusters)
+            lines.append({**place, "method": method, "settings": settings_of(method), "data": data, **facts})
     return lines
 
 
@@ -234,30 +296,32 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def tasks_of(
-    sets: Sequence[str],
-    scales: Sequence[str],
-    ensembles: int,
-    methods: Sequence[str],
-    data: Path | None,
-    folder: Path,
-    lines: Iterable[Mapping[str, Any]],
-) -> list[Task]:
-    """What is still to be done, the first ensembles of all sets before the second."""
-    prints = {name: load(name, data).fingerprint for name in sets}
+def asked_for(
+    lines: Iterable[dict[str, Any]], prints: Mapping[Origin, str], methods: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Those lines that are of the origins and methods as they are now; ``prints`` are the origins' fingerprints."""
     settings = {method: settings_of(method) for method in methods}
-    done = {
-        (line["set"], line["scale"], line["ensemble"], line["method"])
+    known = {(origin.name, origin.scale, own): origin.ensembles for origin, own in prints.items()}
+    return [
+        line
         for line in lines
-        if settings.get(line["method"]) == line["settings"] and prints.get(line["set"]) == line["data"]
-    }
+        if settings.get(line["method"]) == line["settings"]
+        and line["ensemble"] < known.get((line["set"], line["scale"], line["data"]), 0)
+    ]
+
+
+def tasks_of(
+    origins: Sequence[Origin], methods: Sequence[str], folder: Path, lines: Iterable[Mapping[str, Any]]
+) -> list[Task]:
+    """What the lines lack, the first ensembles of all origins before the second."""
+    done = {(line["set"], line["scale"], line["ensemble"], line["method"]) for line in lines}
     found = []
-    for ensemble in range(ensembles):
-        for name in sets:
-            for scale in scales:
-                left = tuple(method for method in methods if (name, scale, ensemble, method) not in done)
-                if left:
-                    found.append(Task(name, scale, ensemble, left, data, folder))
+    for ensemble in range(max(origin.ensembles for origin in origins)):
+        for origin in origins:
+            place = (origin.name, origin.scale, ensemble)
+            left = tuple(method for method in methods if (*place, method) not in done)
+            if left and ensemble < origin.ensembles:
+                found.append(Task(origin, ensemble, left, folder))
     return found
 
 
@@ -283,6 +347,9 @@ def reproduce(
     scales: Sequence[str] = SCALES,
     ensembles: int = 30,
     methods: Sequence[str] = USUAL,
+    pools: Path | None = None,
+    draws: int = DRAWS,
+    pool_members: int = POOL_MEMBERS,
     workers: int = 1,
     report: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> pd.DataFrame:
@@ -298,6 +365,11 @@ def reproduce(
         Default: all.
     ensembles : int
         Of each set and scaling.
+    pools : Path, optional
+        Folder of ``NAME.npz`` files with labels (n × members) and y. Given without ``data`` and ``sets``, no sets are
+        run beside them.
+    draws, pool_members : int
+        Ensembles drawn from each pool, and members of each.
     workers : int
         Processes that work side by side; seconds are only worth comparing with one.
     report : callable (runs done, runs in all)
@@ -306,13 +378,15 @@ def reproduce(
         wrong = [one for one in given if one not in known]
         if wrong:
             raise ValueError(f"{name}={', '.join(wrong)}: expected {', '.join(known)}")
-    if ensembles < 1:
-        raise ValueError(f"ensembles={ensembles}: must be at least 1")
-    chosen = available(data, sets)
+    for name, number in (("ensembles", ensembles), ("draws", draws)):
+        if number < 1:
+            raise ValueError(f"{name}={number}: must be at least 1")
+    origins = origins_of(data, sets, scales, ensembles, pools, draws, pool_members)
+    prints = {origin: origin.fingerprint() for origin in origins}
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "results.jsonl"
-    tasks = tasks_of(chosen, scales, ensembles, methods, data, folder, read_lines(path))
-    total = len(chosen) * len(scales) * ensembles * len(methods)
+    tasks = tasks_of(origins, methods, folder, asked_for(read_lines(path), prints, methods))
+    total = sum(origin.ensembles for origin in origins) * len(methods)
     finished = total - sum(len(task.methods) for task in tasks)
     report(finished, total)
     with open(path, "a") as file:
@@ -322,13 +396,7 @@ def reproduce(
             file.flush()
             finished += len(lines)
             report(finished, total)
-    frame = pd.DataFrame(read_lines(path))
-    frame = frame[
-        frame["set"].isin(chosen)
-        & frame["scale"].isin(scales)
-        & (frame["ensemble"] < ensembles)
-        & (frame["settings"] == frame["method"].map({method: settings_of(method) for method in methods}))
-    ]
+    frame = pd.DataFrame(asked_for(read_lines(path), prints, methods))
     return frame.drop_duplicates(["set", "scale", "ensemble", "method"], keep="last")
 
 
@@ -356,6 +424,12 @@ def table(lines: pd.DataFrame, score: str) -> pd.DataFrame:
         found["better"] = found.filter(regex="^plain ").max(axis=1)
         found["difference"] = found["better"] - found["published"]
     return found
+
+
+def pool_table(lines: pd.DataFrame, score: str) -> pd.DataFrame:
+    """Means over the draws: a row a pool, a column a method."""
+    means = lines.pivot_table(index="set", columns="method", values=score, aggfunc="mean")
+    return means[[method for method in known_methods() if method in means]]
 
 
 def ranking(lines: pd.DataFrame, score: str) -> pd.DataFrame:
@@ -407,13 +481,16 @@ def ranking_markdown(found: pd.DataFrame, score: str) -> str:
     return "\n".join(rows) + "\n"
 
 
-def write_tables(lines: pd.DataFrame, folder: Path) -> dict[str, pd.DataFrame]:
-    """Write both tables and the rankings of the methods as CSV and as Markdown; returns the tables by score."""
-    tables = {score: table(lines, score) for score in SCORES}
-    for score, found in tables.items():
-        found.to_csv(folder / f"table_{score}.csv", index_label="set")
-        (folder / f"table_{score}.md").write_text(markdown(found, score))
-        ranks = ranking(lines, score)
-        ranks.to_csv(folder / f"ranks_{score}.csv", index_label="method")
-        (folder / f"ranks_{score}.md").write_text(ranking_markdown(ranks, score))
-    return tables
+def write_tables(lines: pd.DataFrame, folder: Path) -> list[str]:
+    """Write tables and rankings of the methods as CSV and Markdown, those of pools apart; the tables' texts."""
+    texts = []
+    pooled = lines["scale"] == POOL
+    for own, ending, table_of in ((lines[~pooled], "", table), (lines[pooled], "_pools", pool_table)):
+        for score in SCORES if len(own) else ():
+            found, ranks = table_of(own, score), ranking(own, score)
+            texts.append(markdown(found, score))
+            found.to_csv(folder / f"table_{score}{ending}.csv", index_label="set")
+            (folder / f"table_{score}{ending}.md").write_text(texts[-1])
+            ranks.to_csv(folder / f"ranks_{score}{ending}.csv", index_label="method")
+            (folder / f"ranks_{score}{ending}.md").write_text(ranking_markdown(ranks, score))
+    return texts

@@ -82,7 +82,7 @@ def test_reproduce__does_nothing_twice(folder, monkeypatch):
     real = paper.run_task
 
     def counted(task):
-        done.append((task.dataset, task.scale, task.ensemble, task.methods))
+        done.append((task.origin.name, task.origin.scale, task.ensemble, task.methods))
         return real(task)
 
     monkeypatch.setattr(paper, "run_task", counted)

@@ -18,14 +18,17 @@ WIDE = 160
 
 @click.command()
 @click.argument("source", metavar="ENSEMBLE_OR_FEATURES")
-@click.option("--k", "n_clusters", type=int, required=True, help="Clusters wanted.")
+@click.option("--k", "n_clusters", type=int, help="Clusters wanted.  [default: of a pool, the number of its classes]")
 @click.option(
     "--methods",
     default="",
     help="Names, with commas between, or all.  [default: CEHM and the methods that are linear in n; up to 2,000 "
     "samples all]",
 )
-@click.option("--ensembles", type=int, help="The source holds features: draw so many ensembles of 30 members each.")
+@click.option(
+    "--ensembles", type=int, help="The source holds features or a pool: draw so many ensembles of 30 members each."
+)
+@click.option("--pool-members", type=int, help="Members of an ensemble drawn from a pool.  [default: 30]")
 @click.option("--truth", help="Known classes: .npy, .csv, .parquet or a Zarr array.  [default: those in the source]")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for a page, tables, figure and labels.")
 @click.option("--seed", default=0, show_default=True)
@@ -35,9 +38,10 @@ WIDE = 160
 @explained
 def compare(
     source: str,
-    n_clusters: int,
+    n_clusters: int | None,
     methods: str,
     ensembles: int | None,
+    pool_members: int | None,
     truth: str | None,
     output: Path | None,
     seed: int,
@@ -48,7 +52,8 @@ def compare(
     """Run CEHM and other consensus methods on the same base labels: scores, time, memory.
 
     ENSEMBLE_OR_FEATURES is base labels (ensemble.zarr, .npy, .csv, .parquet) or, with --ensembles, features (.npy,
-    .csv, .parquet, a Zarr array, or a .npz with X and y). Methods run one after the other, each in a process of its
+    .csv, .parquet, a Zarr array, or a .npz with X and y) or a pool of members that others made (a .npz with labels,
+    n × members, and y), of which each ensemble has some at random. Methods run one after the other, each in a process of its
     own. With known classes they are scored by NMI, ARI and accuracy, always by their agreement with the members; from
     three ensembles on, differences are tested (Kruskal–Wallis, Dunn).
 
@@ -57,11 +62,13 @@ def compare(
       cehm compare ensemble.zarr --k 10 --truth classes.npy
       cehm compare features.npz --k 3 --ensembles 30 -o comparison
       cehm compare labels.npy --k 5 --methods cehm,usenc,voting
+      cehm compare pool.npz --ensembles 10 --methods cehm,usenc,lwgp
     """
     from cehm_dask import compare as comparing
     from cehm_dask.files import write_whole
     from cehm_dask.labels import as_labels
     from cehm_dask.paper_figures import figure_of
+    from cehm_dask.pools import N_MEMBERS
     from cehm_dask.report import comparison
 
     if output is not None:
@@ -76,12 +83,24 @@ def compare(
     with tempfile.TemporaryDirectory() as scratch, console.status("reading") as status:
         if quiet:
             status.stop()
+        pool = _pool(source)
+        if pool is not None and n_clusters is None:
+            n_clusters = pool.n_clusters
+        _check(source, pool, n_clusters, ensembles, pool_members)
+        assert n_clusters is not None
+        own = None
         if ensembles is None:
-            urls, own = [_labels_file(source)], None
+            urls = [source]
         else:
-            features, own = _features(source)
             status.update(f"drawing {ensembles} ensembles")
-            urls = comparing.draw_ensembles(features, n_clusters, ensembles, seed, Path(scratch))
+            drawn = Path(scratch) / "ensembles"  # apart from the labels that methods find, which are kept
+            drawn.mkdir()
+            if pool is not None:
+                own = pool.y
+                urls = comparing.draw_from_pool(pool, pool_members or N_MEMBERS, ensembles, seed, drawn)
+            else:
+                features, own = _features(source)
+                urls = comparing.draw_ensembles(features, n_clusters, ensembles, seed, drawn)
         first = as_labels(urls[0])
         classes = _classes(truth, own, first)
         names = comparing.chosen([name.strip() for name in methods.split(",") if name.strip()], first.n_samples)
@@ -124,10 +143,32 @@ def compare(
             console.print(f"written: {escape(str(output))}", highlight=False, soft_wrap=True)
 
 
-def _labels_file(source: str) -> str:
-    if source.endswith(".npz"):
-        raise ValueError(f"{source} holds features: say how many ensembles to draw from them, such as --ensembles 30")
-    return source
+def _pool(source: str) -> Any:
+    """The pool that a source is, or None: a .npz with labels where features would have X."""
+    import numpy as np
+
+    from cehm_dask.pools import read_pool
+
+    if not source.endswith(".npz"):
+        return None
+    with np.load(source, allow_pickle=False) as arrays:
+        features = "X" in arrays or "labels" not in arrays
+    return None if features else read_pool(Path(source))
+
+
+def _check(source: str, pool: Any, n_clusters: int | None, ensembles: int | None, pool_members: int | None) -> None:
+    """Refuse options that do not go with the source."""
+    if n_clusters is None:
+        raise ValueError(f"k is missing for {source}: say how many clusters you want, such as --k 10")
+    if source.endswith(".npz") and ensembles is None:
+        kind = "features" if pool is None else f"a pool of {pool.labels.shape[1]} members"
+        raise ValueError(f"{source} holds {kind}: say how many ensembles to draw, such as --ensembles 30")
+    if ensembles is not None and ensembles < 1:
+        raise ValueError(f"ensembles={ensembles}: must be at least 1")
+    if pool_members is not None:
+        if pool is None:
+            raise ValueError(f"pool_members={pool_members}, but {source} is no pool: leave --pool-members out")
+        pool.check(pool_members)
 
 
 def _features(source: str) -> tuple[Any, Any]:

@@ -29,6 +29,14 @@ from cehm_dask.cli.explain import explained
 @click.option("--sets", help="Names, with commas between.  [default: those of the paper that are there]")
 @click.option("--scale", default="both", show_default=True, help="standard, minmax or both.")
 @click.option("--methods", help="Names, with commas between.  [default: plain,printed,default]")
+@click.option(
+    "--pools",
+    type=click.Path(path_type=Path),
+    help="Folder with pools of members, NAME.npz with labels (n × members) and y. Without --data and --sets, only "
+    "these are run.",
+)
+@click.option("--draws", default=10, show_default=True, help="Ensembles drawn from each pool.")
+@click.option("--pool-members", default=30, show_default=True, help="Members of an ensemble drawn from a pool.")
 @click.option("--workers", type=int, help="Processes side by side.  [default: one a core; 1 for times to compare]")
 @click.option("--figures/--no-figures", default=True, show_default=True)
 @click.option("--quiet", is_flag=True, help="No progress, no summary.")
@@ -40,6 +48,9 @@ def reproduce(
     sets: str | None,
     scale: str,
     methods: str | None,
+    pools: Path | None,
+    draws: int,
+    pool_members: int,
     workers: int | None,
     figures: bool,
     quiet: bool,
@@ -51,11 +62,14 @@ def reproduce(
     reproduction goes on where it stopped, and one with more ensembles or methods adds only what is missing: give the
     command again. Needs the extra 'compare'.
 
+    With --pools, ensembles are also drawn from members that others made, k the number of classes; tables of their own.
+
     \b
     Examples:
       cehm reproduce -o results --ensembles 5
       cehm reproduce --data uci -o results
       cehm reproduce --data uci -o results --sets iris,wine --scale standard --methods plain
+      cehm reproduce --pools pools -o results --methods default,usenc,lwgp
     """
     from cehm_dask import paper_figures
     from cehm_dask import reproduce as paper
@@ -83,15 +97,19 @@ def reproduce(
             scales=paper.SCALES if scale == "both" else _names(scale),
             ensembles=ensembles,
             methods=_names(methods) or paper.USUAL,
+            pools=pools,
+            draws=draws,
+            pool_members=pool_members,
             workers=workers or len(os.sched_getaffinity(0)),
             report=lambda done, total: bar.update(runs, completed=done, total=total),
         )
     tables = paper.write_tables(lines, folder)
-    if figures:
-        paper_figures.draw_all(lines, data, folder)
+    of_sets = lines[lines["scale"] != paper.POOL]
+    if figures and len(of_sets):
+        paper_figures.draw_all(of_sets, data, folder)
     if not quiet:
-        for score, found in tables.items():
-            click.echo(paper.markdown(found, score))
+        for text in tables:
+            click.echo(text)
         console.print(f"written: {escape(str(folder))}", highlight=False, soft_wrap=True)
 
 
