@@ -20,7 +20,7 @@ from cehm_dask.scoring import encoded
 N_MEMBERS = 30
 """Members of an ensemble unless told otherwise."""
 
-REMEDY = "write it with numpy.savez(path, labels=labels, y=classes), labels n × members and classes n"
+REMEDY = "write labels (n × members) and y (n classes) with numpy.savez(path, labels=labels, y=y)"
 FEWEST_CLASSES = 2
 
 
@@ -63,19 +63,28 @@ class Pool:
         return np.ascontiguousarray(self.labels[:, np.sort(drawn)])
 
 
+def arrays_of(path: Path) -> Any:
+    """The arrays of a ``.npz`` file, not read yet."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file; give the path of a .npz file")
+    try:
+        found = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError, BadZipFile) as error:
+        raise ValueError(f"{path} cannot be read as .npz: write it with numpy.savez") from error
+    if isinstance(found, np.ndarray):
+        raise ValueError(f"{path} holds one array without a name: write it with numpy.savez, not numpy.save")
+    return found
+
+
 def read_pool(path: Path) -> Pool:
     """A pool from a ``.npz`` file with labels (n × members) and y (n), checked."""
-    if not path.is_file():
-        raise FileNotFoundError(f"pool {path}: no such file; {REMEDY}")
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            held = sorted(arrays)
-            found = [arrays[name] for name in ("labels", "y") if name in held]
-    except (ValueError, TypeError, EOFError, BadZipFile) as error:  # TypeError: one array, as numpy.save writes it
-        raise ValueError(f"{path} cannot be read as .npz of plain arrays ({error}): {REMEDY}") from error
-    if len(found) < 2:
-        raise ValueError(f"{path} holds {', '.join(held) or 'nothing'}: expected labels and y; {REMEDY}")
-    labels, y = found
+    with arrays_of(path) as arrays:
+        if not {"labels", "y"} <= set(arrays):
+            raise ValueError(f"{path} holds {', '.join(sorted(arrays)) or 'nothing'}: {REMEDY}")
+        try:
+            labels, y = arrays["labels"], arrays["y"]
+        except ValueError as error:  # objects, which are not loaded
+            raise ValueError(f"{path}: labels or y is no array of numbers or texts: {REMEDY}") from error
     if labels.ndim != 2 or y.shape != labels.shape[:1]:
         raise ValueError(f"{path}: labels has shape {labels.shape} and y {y.shape}: expected n × members and n")
     try:

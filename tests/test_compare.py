@@ -182,6 +182,67 @@ def test_command__several_ensembles_of_features_with_their_classes(tmp_path):
     assert (tmp_path / "out" / "dunn-nmi.csv").exists()
 
 
+@pytest.fixture
+def pool(tmp_path):
+    """A file with twelve members of three classes."""
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 3
+    labels = np.where(rng.random((60, 12)) < 0.8, y[:, None], rng.integers(0, 3, (60, 12)))
+    np.savez(tmp_path / "pool.npz", labels=labels, y=y)
+    return tmp_path / "pool.npz"
+
+
+def test_command__several_draws_of_a_pool(pool, tmp_path):
+    options = ("--ensembles", 3, "--pool-members", 8, "--methods", "usenc,lwgp", "-o", tmp_path / "out", "--seed", 2)
+    done = run(pool, *options)
+    assert done.exit_code == 0, done.stderr
+    assert "NMI: Kruskal–Wallis p = " in done.stdout
+    results = pd.read_csv(tmp_path / "out" / "results.csv")
+    assert results.groupby("method")["ensemble"].apply(list).to_dict() == {"usenc": [0, 1, 2], "lwgp": [0, 1, 2]}
+    assert results["clusters"].eq(3).all()  # k is the number of classes
+    names = sorted(path.name for path in (tmp_path / "out" / "labels").iterdir())
+    assert names == [f"{method}-00{number}.npy" for method in ("lwgp", "usenc") for number in range(3)]
+
+
+def test_draw_from_pool__members_by_seed_and_number(pool, tmp_path):
+    from cehm_dask.pools import read_pool
+
+    drawn = {}
+    for seed in (0, 1):
+        (tmp_path / str(seed)).mkdir()
+        urls = compare.draw_from_pool(read_pool(pool), 8, 2, seed, tmp_path / str(seed))
+        drawn |= {(seed, number): np.load(url).tobytes() for number, url in enumerate(urls)}
+    assert len(set(drawn.values())) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "holds a pool of 12 members: say how many ensembles to draw, such as --ensembles 30"),
+        (("--ensembles", 2), "pool_members=30, the pool has 12: ask for 1 to 12"),
+        (("--ensembles", 2, "--pool-members", 0), "pool_members=0, the pool has 12"),
+        (("--ensembles", 0, "--pool-members", 5), "ensembles=0: must be at least 1"),
+    ],
+)
+def test_command__pools_that_cannot_be_drawn_from_are_refused(pool, options, said):
+    done = run(pool, *options)
+    assert done.exit_code == 2
+    assert said in done.stderr
+
+
+def test_command__options_of_pools_go_with_pools_only(source, tmp_path):
+    done = run(source / "labels.npy", "--k", 3, "--pool-members", 5)
+    assert done.exit_code == 2
+    assert "is no pool: leave --pool-members out" in done.stderr
+    done = run(source / "labels.npy")
+    assert done.exit_code == 2
+    assert "such as --k 10" in done.stderr
+    np.savez(tmp_path / "other.npz", Z=np.zeros(3))
+    done = run(tmp_path / "other.npz", "--k", 2, "--ensembles", 3)
+    assert done.exit_code == 2
+    assert "other.npz holds Z: expected X" in done.stderr
+
+
 def test_command__features_without_a_number_of_ensembles_are_refused(tmp_path):
     np.savez(tmp_path / "two.npz", X=np.zeros((3, 2)))
     done = run(tmp_path / "two.npz", "--k", 2)

@@ -13,6 +13,8 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from cehm_dask import CEHM, paper_figures
 from cehm_dask import reproduce as paper
 from cehm_dask.cli import main
+from cehm_dask.pools import read_pool
+from cehm_dask.rivals import METHODS
 
 COLUMNS = ["set", "scale", "ensemble", "method", "nmi", "ari", "agreement"]
 
@@ -42,6 +44,31 @@ def run(folder, **wishes):
 def same(one, other):
     one, other = (frame[COLUMNS].sort_values(COLUMNS[:4]).reset_index(drop=True) for frame in (one, other))
     pd.testing.assert_frame_equal(one, other)
+
+
+@pytest.fixture
+def pools(tmp_path):
+    """A folder with two pools of twelve members, of two and of three classes."""
+    there = tmp_path / "pools"
+    there.mkdir()
+    paper.load_pool.cache_clear()
+    write_pool(there / "two.npz", 2)
+    write_pool(there / "iris.npz", 3)  # named as a data set is
+    return there
+
+
+def write_pool(path, classes, missing=0.0, seed=0):
+    rng = np.random.default_rng(seed)
+    y = np.arange(60) % classes
+    labels = np.where(rng.random((60, 12)) < 0.8, y[:, None], rng.integers(0, classes, (60, 12)))
+    labels[rng.random(labels.shape) < missing] = -1
+    np.savez(path, labels=labels, y=y)
+
+
+def run_pools(pools, folder, **wishes):
+    return paper.reproduce(
+        None, folder, pools=pools, **{"draws": 2, "pool_members": 8, "methods": ["plain", "lwgp"], **wishes}
+    )
 
 
 def test_members__follow_the_papers_protocol():
@@ -113,6 +140,114 @@ def test_reproduce__lines_of_other_data_do_not_count(data, folder):
     after = paper.reproduce(data, folder, **wishes)
     assert len(after) == 1
     assert after["nmi"].item() < before["nmi"].item()
+
+
+@pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
+def test_pools__lines_hold_the_scores_of_methods_on_the_same_draws(pools, folder):
+    lines = run_pools(pools, folder)
+    assert len(lines) == 2 * 2 * 2
+    assert set(lines["scale"]) == {"pool"}
+    assert not (folder / "members").exists()
+    for line in lines.to_dict("records"):
+        pool = read_pool(pools / f"{line['set']}.npz")
+        base = pool.draw(8, line["ensemble"])
+        if line["method"] == "plain":
+            found = CEHM(pool.n_clusters, random_state=line["ensemble"], **paper.SETTINGS["plain"]).fit_predict(base)
+        else:
+            found = METHODS["lwgp"](base, pool.n_clusters, line["ensemble"])
+        assert line["nmi"] == normalized_mutual_info_score(pool.y, found, average_method="geometric")
+        assert line["ari"] == adjusted_rand_score(pool.y, found)
+
+
+def test_pools__samples_without_labels_or_class_are_not_scored(pools, folder):
+    with np.load(pools / "two.npz") as arrays:
+        labels, y = arrays["labels"], arrays["y"]
+    labels[:10] = -1
+    y[50:] = -1
+    np.savez(pools / "two.npz", labels=labels, y=y)
+    (pools / "iris.npz").unlink()
+    lines = run_pools(pools, folder, draws=1, methods=["lwgp"])
+    found = METHODS["lwgp"](read_pool(pools / "two.npz").draw(8, 0), 2, 0)
+    assert lines["nmi"].item() == normalized_mutual_info_score(y[10:50], found[10:50], average_method="geometric")
+
+
+def test_pools__nothing_is_done_twice_and_other_pools_do_not_count(pools, folder, monkeypatch):
+    first = run_pools(pools, folder)
+    done = []
+    real = paper.run_task
+
+    def counted(task):
+        done.append((task.origin.name, task.ensemble, task.methods))
+        return real(task)
+
+    monkeypatch.setattr(paper, "run_task", counted)
+    same(run_pools(pools, folder), first)
+    assert done == []
+    run_pools(pools, folder, draws=3, methods=["lwgp"])
+    assert done == [("iris", 2, ("lwgp",)), ("two", 2, ("lwgp",))]
+    done.clear()
+    run_pools(pools, folder, pool_members=5)
+    assert len(done) == 4
+    done.clear()
+    same(run_pools(pools, folder), first)  # lines of other members stand behind them, and do not count
+    assert done == []
+    write_pool(pools / "two.npz", 2, seed=1)
+    paper.load_pool.cache_clear()
+    run_pools(pools, folder)
+    assert {name for name, _, _ in done} == {"two"}
+
+
+def test_pools__beside_data_sets_in_tables_of_their_own(pools, folder):
+    lines = run_pools(pools, folder, sets=["iris"], scales=["standard"], ensembles=1)
+    assert sorted(set(zip(lines["set"], lines["scale"], strict=True))) == [
+        ("iris", "pool"),
+        ("iris", "standard"),
+        ("two", "pool"),
+    ]
+    paper.write_tables(lines, folder)
+    pooled = pd.read_csv(folder / "table_nmi_pools.csv", index_col="set")
+    assert pooled.index.tolist() == ["iris", "two"]
+    assert pooled.columns.tolist() == ["plain", "lwgp"]
+    own = lines[(lines["set"] == "two") & (lines["method"] == "lwgp")]
+    assert pooled.loc["two", "lwgp"] == pytest.approx(own["nmi"].mean())
+    ranks = pd.read_csv(folder / "ranks_ari_pools.csv", index_col="method")
+    assert ranks["rank"].sum() == pytest.approx(3)
+    assert ranks["p"].notna().sum() == 1
+    assert pd.read_csv(folder / "table_nmi.csv", index_col="set").index.tolist() == ["iris"]
+
+
+@pytest.mark.parametrize(
+    ("wishes", "said"),
+    [
+        ({"draws": 0}, "draws=0: must be at least 1"),
+        ({"pool_members": 13}, r"iris\.npz: pool_members=13, the pool has 12"),
+    ],
+)
+def test_pools__what_cannot_be_drawn_is_refused_before_work(pools, folder, wishes, said):
+    with pytest.raises(ValueError, match=said):
+        run_pools(pools, folder, **wishes)
+    assert not folder.exists()
+
+
+def test_pools__command_writes_their_tables_only(pools, folder):
+    words = ["reproduce", "--pools", pools, "-o", folder, "--draws", 2, "--pool-members", 8, "--methods", "plain,lwgp"]
+    done = CliRunner().invoke(main, [str(word) for word in [*words, "--workers", 1]])
+    assert done.exit_code == 0, done.output
+    assert "| set | plain | lwgp |" in done.output
+    tables = {f"{kind}_{score}_pools.{end}" for kind in ("table", "ranks") for score in ("nmi", "ari") for end in
+              ("csv", "md")}  # fmt: skip
+    assert {path.name for path in folder.iterdir()} == {"results.jsonl", *tables}
+
+
+def test_pools__command_names_the_folder_that_is_not_there(tmp_path):
+    done = CliRunner().invoke(main, ["reproduce", "--pools", str(tmp_path / "none"), "-o", str(tmp_path / "out")])
+    assert done.exit_code == 2
+    assert "no such folder" in done.output
+
+
+@pytest.mark.slow
+def test_pools__processes_give_the_same(pools, folder, tmp_path):
+    same(run_pools(pools, folder, workers=2), run_pools(pools, tmp_path / "other"))
 
 
 @pytest.mark.slow

@@ -53,9 +53,9 @@ def compare(
 
     ENSEMBLE_OR_FEATURES is base labels (ensemble.zarr, .npy, .csv, .parquet) or, with --ensembles, features (.npy,
     .csv, .parquet, a Zarr array, or a .npz with X and y) or a pool of members that others made (a .npz with labels,
-    n × members, and y), of which each ensemble has some at random. Methods run one after the other, each in a process of its
-    own. With known classes they are scored by NMI, ARI and accuracy, always by their agreement with the members; from
-    three ensembles on, differences are tested (Kruskal–Wallis, Dunn).
+    n × members, and y), of which each ensemble has some at random. Methods run one after the other, each in a process
+    of its own. With known classes they are scored by NMI, ARI and accuracy, always by their agreement with the
+    members; from three ensembles on, differences are tested (Kruskal–Wallis, Dunn).
 
     \b
     Examples:
@@ -145,13 +145,11 @@ def compare(
 
 def _pool(source: str) -> Any:
     """The pool that a source is, or None: a .npz with labels where features would have X."""
-    import numpy as np
-
-    from cehm_dask.pools import read_pool
+    from cehm_dask.pools import arrays_of, read_pool
 
     if not source.endswith(".npz"):
         return None
-    with np.load(source, allow_pickle=False) as arrays:
+    with arrays_of(Path(source)) as arrays:
         features = "X" in arrays or "labels" not in arrays
     return None if features else read_pool(Path(source))
 
@@ -173,13 +171,16 @@ def _check(source: str, pool: Any, n_clusters: int | None, ensembles: int | None
 
 def _features(source: str) -> tuple[Any, Any]:
     """Features, and the classes that stand beside them."""
-    import numpy as np
+    from cehm_dask.pools import arrays_of
 
     if not source.endswith(".npz"):
         return source, None
-    with np.load(source, allow_pickle=False) as arrays:
+    with arrays_of(Path(source)) as arrays:
         if "X" not in arrays:
-            raise ValueError(f"{source} holds {', '.join(sorted(arrays))}: expected X (n × d) and, if known, y (n)")
+            raise ValueError(
+                f"{source} holds {', '.join(sorted(arrays))}: expected X (n × d) and, if known, y (n), or a pool's "
+                "labels (n × members) and y (n)"
+            )
         return arrays["X"], arrays.get("y")
 
 
