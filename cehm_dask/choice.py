@@ -192,7 +192,7 @@ def survey(engine: Engine, problems: Sequence[Problem]) -> Survey:
         pair for k in _ks(problems) for pair in _pairs([p.number for p in problems if p.params.n_clusters == k], k)
     ]
     orders = [problem.last_order() for problem in problems]
-    belonging = problems[0].params.belonging
+    belonging = [problem.belonging for problem in problems]
     units, tables = engine.sweep("survey", _compare, _add, orders, pairs, belonging, reads=engine.budget.result_reads)
     agreed: dict[int, list[float]] = {}
     for (one, _), table in zip(pairs, tables, strict=True):
@@ -217,14 +217,14 @@ def _pairs(numbers: Sequence[int], k: int) -> list[Pair]:
 Compared = tuple[list[int], list[NDArray[Any]]]
 
 
-def _compare(run: Run, orders: Sequence[Order], pairs: Sequence[Pair], belonging: str) -> Compared:
+def _compare(run: Run, orders: Sequence[Order], pairs: Sequence[Pair], belonging: Sequence[str]) -> Compared:
     place = {order.problem: i for i, order in enumerate(orders)}
     clusters = {order.problem: order.clusters for order in orders}
     units = [0] * len(orders)
     tables = [np.zeros((clusters[one], clusters[other]), np.int64) for one, other in pairs]
     for _, found in harvest_together(run, orders):
         for i, (_, margin) in enumerate(found):
-            units[i] += margin_units(margin, belonging)
+            units[i] += margin_units(margin, belonging[i])
         for table, (one, other) in zip(tables, pairs, strict=True):
             kernels.contingency(found[place[one]][0], found[place[other]][0], table)
     return units, tables

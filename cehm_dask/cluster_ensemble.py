@@ -92,7 +92,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         projection: int | None = None,
         bootstrap: bool = False,
         impute: str | None = None,
-        variant: str = "released",
+        variant: str = "auto",
         tries: int = 10,
         restarts: int = 1,
         choose: str = "agreement",

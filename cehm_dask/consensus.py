@@ -7,7 +7,7 @@ labels are read as often as the slowest one needs. With an output store, every r
 
 import warnings
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -19,12 +19,14 @@ from cehm_dask.choice import Choice, Survey, choose, survey
 from cehm_dask.diffusion import diffusion
 from cehm_dask.engine import Engine
 from cehm_dask.evaluation import agreement, member_agreement
-from cehm_dask.intersections import Hyperedges, hyperedges_of, intersections, intersections_and_sample
+from cehm_dask.intersections import Hyperedges, hyperedges_of, intersections_and_sample
 from cehm_dask.labels import Codes
 from cehm_dask.medoids import medoids
 from cehm_dask.plan import Budget, Params, check_fit
+from cehm_dask.portfolio import Rows, compete, competing_rows, representatives
 from cehm_dask.problem import Problem
 from cehm_dask.rounds import Answer, Order, advance, combine
+from cehm_dask.split import found_in
 from cehm_dask.start import start
 from cehm_dask.store import ConsensusStore
 from cehm_dask.trail import SAMPLE, Trail, rows_to_follow
@@ -59,7 +61,7 @@ class Solution:
     margin: float | None = None
     """Its mean; None where one problem was run: the result tells."""
     stability: float | None = None
-    """Mean NMI between the starts; None where one was asked for."""
+    """Mean NMI between the candidates, or between the starts; None where there was one."""
 
     @property
     def n_clusters(self) -> int:
@@ -67,7 +69,17 @@ class Solution:
 
     @property
     def n_clusters_found(self) -> int:
-        return int(np.count_nonzero(self.problem.counts.sum(axis=0)))
+        return found_in(self.problem.counts)
+
+    @property
+    def candidates(self) -> list[dict[str, Any]]:
+        """What competed for the start, one record each; empty where nothing did."""
+        return [] if self.problem.competition is None else list(self.problem.competition["candidates"])
+
+    @property
+    def reason(self) -> str:
+        """Why that candidate was kept."""
+        return "" if self.problem.competition is None else str(self.problem.competition["reason"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,10 +96,6 @@ class Consensus:
     """The way of some samples, where the result goes into a store."""
     seconds: dict[str, float] = field(default_factory=dict)
     """By stage."""
-
-
-ROUNDING = 1e-9
-"""Agreements that differ by less are equal."""
 
 
 class ConsensusWarning(UserWarning):
@@ -124,7 +132,7 @@ def consensus(
     n_hyperedges = labels.count_hyperedges() if uncertain else None
     for params in problems_of:
         check_fit(params, 0 if n_hyperedges == 0 else labels.n_samples, n_hyperedges)
-    table, n_silent, trail = _intersections(engine, problems_of, seed, store)
+    table, n_silent, trail, competing = _intersections(engine, problems_of, seed, store)
     hyperedges = hyperedges_of(labels, table, n_silent)
     for run in engine.runs:
         run.silent_rows = n_silent > 0
@@ -132,8 +140,8 @@ def consensus(
         check_fit(params, hyperedges.n_speaking, hyperedges.n_hyperedges)
     _warn_about_members(hyperedges, labels.names)
     watch.lap("intersections")
-    problems = _problems(hyperedges, problems_of, seed, store)
-    watch.lap("medoids")
+    problems = _problems(engine, hyperedges, competing, problems_of, seed, store)
+    watch.lap("starts")
     _solve(engine, problems, watch, store, trail, record, progress)
     found = None
     if len(problems) > 1:
@@ -169,31 +177,54 @@ class _Watch:
 
 def _intersections(
     engine: Engine, problems_of: Sequence[Params], seed: int, store: ConsensusStore | None
-) -> tuple[NDArray[np.int64], int, Trail | None]:
+) -> tuple[NDArray[np.int64], int, Trail | None, Codes | None]:
+    """One sweep: the table of intersections, silent rows, the rows that are followed, the rows that compete.
+
+    None of these is looked at again where a checkpoint has it.
+    """
+    labels = engine.labels
+    begun = store is not None and store.load_checkpoint() is not None
+    compete_on = np.empty(0, np.int64)
+    if problems_of[0].portfolio and not begun:
+        compete_on = competing_rows(labels, seed)
+    follow = np.empty(0, np.int64)
+    if store is not None:
+        n_problems = sum(1 if params.portfolio else params.restarts for params in problems_of)
+        follow = rows_to_follow(labels.n_samples, n_problems, seed)
+        saved = store.load_intersections()
+        if saved is not None and not len(compete_on):
+            codes = store.load_trail().get(SAMPLE)
+            trail = None if codes is None else Trail(labels, follow, codes, saved[1], store)
+            return *saved, trail, None
+    rows = np.union1d(follow, compete_on)
+    table, n_silent, codes = intersections_and_sample(engine, rows)
+    competing = codes[np.searchsorted(rows, compete_on)] if len(compete_on) else None
     if store is None:
-        return *intersections(engine), None
-    rows = rows_to_follow(engine.labels.n_samples, sum(params.restarts for params in problems_of), seed)
-    saved = store.load_intersections()
-    codes: Codes | None
-    if saved is None:
-        table, n_silent, codes = intersections_and_sample(engine, rows)
-        store.save_trail({SAMPLE: codes})
-        store.save_intersections(table, n_silent)
-    else:
-        table, n_silent = saved
-        codes = store.load_trail().get(SAMPLE)
-    if codes is None:
-        return table, n_silent, None
-    return table, n_silent, Trail(engine.labels, rows, codes, n_silent, store)
+        return table, n_silent, None, competing
+    followed = codes[np.searchsorted(rows, follow)]
+    store.save_trail({SAMPLE: followed})
+    store.save_intersections(table, n_silent)
+    return table, n_silent, Trail(labels, follow, followed, n_silent, store), competing
 
 
 def _problems(
-    hyperedges: Hyperedges, problems_of: Sequence[Params], seed: int, store: ConsensusStore | None
+    engine: Engine,
+    hyperedges: Hyperedges,
+    competing: Codes | None,
+    problems_of: Sequence[Params],
+    seed: int,
+    store: ConsensusStore | None,
 ) -> list[Problem]:
     saved = None if store is None else store.load_checkpoint()
     if saved is not None:
         return _restore(hyperedges, problems_of, *saved)
-    problems: list[Problem] = []
+    if competing is not None:
+        rows = Rows(engine.labels, competing)
+        problems = [_won(number, hyperedges, rows, params, seed) for number, params in enumerate(problems_of)]
+        if store is not None:
+            _save(store, problems)
+        return problems
+    problems = []
     for params in problems_of:
         if params.init is not None:
             sets = [np.sort(np.asarray(params.init, np.intp))]
@@ -206,6 +237,20 @@ def _problems(
     return problems
 
 
+def _won(number: int, hyperedges: Hyperedges, rows: Rows, params: Params, seed: int) -> Problem:
+    """The problem of one k, from the candidate that won."""
+    found = compete(rows, params, seed)
+    counts = found.counts[hyperedges.slots]
+    competition = {
+        "candidates": [candidate.facts() for candidate in found.candidates],
+        "reason": found.reason,
+        "stability": found.stability,
+        "rows": found.rows,
+    }
+    own = replace(params, belonging=found.belonging)
+    return Problem(number, own, hyperedges, representatives(counts, hyperedges), counts, competition)
+
+
 def _restore(
     hyperedges: Hyperedges, problems_of: Sequence[Params], arrays: dict[str, NDArray[Any]], facts: dict[str, Any]
 ) -> list[Problem]:
@@ -213,7 +258,9 @@ def _restore(
     problems = []
     for number, (k, problem_facts) in enumerate(facts["problems"]):
         own = {name.split("/")[1]: array for name, array in arrays.items() if name.startswith(f"{number}/")}
-        problem = Problem(number, params_of[k], hyperedges, own["medoids"])
+        params = replace(params_of[k], belonging=problem_facts["belonging"])
+        start_counts = own["start"].astype(np.int64) if "start" in own else None
+        problem = Problem(number, params, hyperedges, own["medoids"], start_counts, problem_facts["competition"])
         if problem_facts["round"]:
             problem.restore(own, problem_facts)
         problems.append(problem)
@@ -325,7 +372,9 @@ def _best(problems: Sequence[Problem], params: Params, found: Survey | None) -> 
     best = int(np.argmax(ranks))
     margin = None if found is None else found.margins[starts[best].number]
     stability = None
-    if params.restarts > 1:
+    if (competition := starts[best].competition) is not None:
+        stability = competition["stability"]
+    elif params.restarts > 1:
         # One start where several were asked for: every seed led to the same medoids.
         stability = 1.0 if found is None or len(starts) == 1 else found.stability[params.n_clusters]
     return Solution(starts[best], scores[best], len(starts), margin, stability)
@@ -349,20 +398,13 @@ def _warn_about_result(result: Consensus) -> None:
     if not solution.problem.converged:
         _warn(f"adjustion still moved samples after max_iter={params.max_iter} rounds; raise max_iter to let it end")
     if solution.n_clusters_found < params.n_clusters:
+        remedy = "the default variant, 'auto', finds as many as are asked for"
+        if params.repairs:
+            remedy = "no member tells the samples of any of them apart; ask for fewer clusters"
         _warn(
-            f"{solution.n_clusters_found} of n_clusters={params.n_clusters} clusters hold samples; "
-            "the others lost all of theirs: ask for fewer clusters or use more restarts"
+            f"{solution.n_clusters_found} of n_clusters={params.n_clusters} clusters hold samples "
+            f"(variant={params.variant!r}): {remedy}"
         )
-    members = len(result.member_agreement)
-    # Members much finer than k agree more with one another; that says nothing against a k they single out.
-    singled_out = result.choice.clear and len(result.solutions) > 1
-    if members > 1 and not singled_out:
-        between = (result.member_agreement.sum() - members) / (members * (members - 1))
-        if solution.agreement < between - ROUNDING:
-            _warn(
-                f"the consensus agrees with the members less (mean NMI {solution.agreement:.3f}) than they agree with "
-                f"one another ({between:.3f}): a single member may serve better, or another n_clusters"
-            )
 
 
 def _warn(message: str) -> None:

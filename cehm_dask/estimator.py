@@ -25,7 +25,7 @@ from cehm_dask.ingest import label_blocks
 from cehm_dask.job import Where, cluster
 from cehm_dask.labels import Labels, as_labels, relabel
 from cehm_dask.plan import Params
-from cehm_dask.problem import Problem, weights_of
+from cehm_dask.problem import Problem
 from cehm_dask.result import gather, join
 from cehm_dask.store import known_labels, open_consensus
 
@@ -38,24 +38,26 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     n_clusters : int, or a sequence of int
         Clusters wanted. Several values are run side by side, and the one that the members single out is kept; if none
         stands out, a warning says so, and the one that agrees most with the members is kept.
-    variant : {"released", "printed", "cosine"}, default "released"
-        Sets the three knobs below. The authors' released program; the equations as printed in the paper; or that
-        program with belonging that does not grow with the size of a cluster, for clusters of similar size.
+    variant : {"auto", "released", "printed", "cosine", "kmeans", "tau"}, default "auto"
+        What is computed. "auto" takes several candidates to the end, each repaired until it has k clusters, and keeps
+        one from the labels alone; with one of the three knobs below, or ``init``, it is a single chain from medoids.
+        "released" is the authors' program, "printed" the equations of the paper: these two may end with fewer
+        clusters than asked for. The others are chains with another belonging.
     similarity : {"jaccard", "containment"}, optional
         Of hyperedges, for the medoids.
-    belonging : {"share", "count", "cosine"}, optional
-        Weight of a hyperedge: the share of it that a growing cluster holds, the number of samples, or that share
-        divided by the cluster's length.
-    schedule : {"fixed", "renewed"}, optional
-        Samples assigned in a diffusion round: equal steps and exactly so many, or a share of what is left and
-        everything tied with the last one.
+    belonging : {"share", "count", "cosine", "kmeans", "tau"}, optional
+        Weight of a hyperedge: the share of it that a cluster holds, the number of samples, that share divided by the
+        cluster's length, or the weights that climb the normalised association or Goodman and Kruskal's τ.
+    schedule : {"fixed", "renewed", "direct"}, optional
+        Samples assigned in a diffusion round: equal steps and exactly so many; a share of what is left and
+        everything tied with the last one; or all at once.
     tries : int, default 10
         Solutions of the k-medoids problem, from different seeds, of which the best are taken; none costs a sweep, and
         one that came up as the best three times ends the search. The authors' program has 1.
     restarts : int, default 1
-        Different medoid starts taken through all stages, in the same sweeps.
+        Different medoid starts: further candidates of "auto"; of the other variants, further runs in the same sweeps.
     choose : {"agreement", "loss"}, default "agreement"
-        Which restart is kept: highest mean NMI with the members, or lowest final loss.
+        Which restart of a named variant is kept: highest mean NMI with the members, or lowest final loss.
     init : sequence of int, optional
         Hyperedge numbers to start from instead of k-medoids (member by member, inside a member by ascending label).
     max_iter : int, default 100
@@ -70,11 +72,18 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     margin_ : (n_samples,) float64
         Confidence: lead of the cluster over the runner-up, from 0 (tie) to 1, but for counts.
     medoids_ : (n_clusters,) int
-        Hyperedges the clusters grew from.
+        Hyperedges the clusters grew from; with "auto", the hyperedge most like each cluster at the start.
     counts_ : (n_hyperedges, n_clusters) int64
         Samples each hyperedge shares with each cluster.
+    weights_ : (n_hyperedges, n_clusters) float64
+        Belonging weights that the labels follow from.
+    candidates_ : list of dict
+        How each candidate was made (start, belonging), its τ, evenness and their sum, agreement with the members,
+        explained entropy (Theil's U), sizes of its clusters, clusters repaired, and whether it was kept.
+    candidate_reason_ : str
+        Why that one was kept.
     loss_history_ : (n,) float64
-        Loss of each adjustion round; never rises.
+        Loss of each adjustion round; rises only where an empty cluster was repaired.
     growth_ : tuple of int
         Samples assigned after the start and after each diffusion round.
     n_rounds_ : int
@@ -111,7 +120,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         n_clusters: int | Sequence[int],
-        variant: str = "released",
+        variant: str = "auto",
         similarity: str | None = None,
         belonging: str | None = None,
         schedule: str | None = None,
@@ -188,11 +197,14 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.cluster_sizes_ = outcome.sizes
         self.medoids_ = problem.medoids
         self.counts_ = problem.counts
+        self.weights_ = problem.final_weights
         self.loss_history_ = np.asarray(problem.losses)
         self.growth_ = tuple(problem.growth)
         self.n_rounds_ = problem.round
         self.agreement_ = result.chosen.agreement
         self.choice_ = asdict(result.choice)
+        self.candidates_ = result.chosen.candidates
+        self.candidate_reason_ = result.chosen.reason
         self.scan_ = {record["n_clusters"]: record for record in outcome.scan}
         self.member_agreement_ = result.member_agreement
         self.n_clusters_ = problem.params.n_clusters
@@ -200,7 +212,6 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.n_silent_ = result.hyperedges.n_silent
         self.n_sweeps_ = outcome.sweeps
         self.n_features_in_ = labels.n_members
-        self._sizes = result.hyperedges.sizes
         self._values = labels.values_of(result.hyperedges.slots)
         return self
 
@@ -237,7 +248,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         identity = stored.facts["identity"]
         model = cls(stored.facts["n_clusters"], **{name: identity[name] for name in settings})
         model.counts_ = np.asarray(stored.array("counts")[...])
-        model._sizes = model.counts_.sum(axis=1)
+        model.weights_ = np.asarray(stored.array("weights")[...])
         model._values = [known_labels(known) for known in stored.facts["label_values"]]
         model.n_clusters_, model.n_features_in_ = model.counts_.shape[1], len(model._values)
         return model
@@ -258,14 +269,14 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return {
             "counts": self.counts_,
-            "sizes": self._sizes,
+            "weights": self.weights_,
             "values": np.concatenate(self._values).astype(np.int64),
             "values_of": np.array([len(known) for known in self._values]),
         }
 
     def from_arrays(self, arrays: dict[str, NDArray[Any]]) -> Self:
         """Take up what :meth:`to_arrays` gave, ready to predict."""
-        self.counts_, self._sizes = arrays["counts"], arrays["sizes"]
+        self.counts_, self.weights_ = arrays["counts"], arrays["weights"]
         self._values = np.split(arrays["values"], np.cumsum(arrays["values_of"])[:-1])
         self.n_clusters_, self.n_features_in_ = self.counts_.shape[1], len(self._values)
         return self
@@ -278,12 +289,10 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """New base labels in the fitted members' terms, and W with a zero row for what they do not know."""
         check_is_fitted(self)
         labels = relabel(X, self._values)
-        belonging = self._params(self.n_clusters_).belonging
-        assert belonging is not None
         weights = np.zeros((labels.n_slots, self.counts_.shape[1]))
         known = np.ones(labels.n_slots, bool)
         known[labels.offsets.astype(np.intp)] = False
-        weights[known] = weights_of(self.counts_, self._sizes, belonging)
+        weights[known] = self.weights_
         return labels, weights
 
 

@@ -143,6 +143,21 @@ def _pairs(counts: Table) -> int:
     return sum(count * (count - 1) // 2 for count in counts[counts > 1].tolist())
 
 
+def explained(hyperedges: Hyperedges, counts: Table) -> float:
+    """Theil's U: the share of the consensus's entropy that a member explains, mean over the members."""
+    first = np.flatnonzero(np.diff(hyperedges.members, prepend=-1))
+    table = counts.astype(np.float64)
+    clusters = np.add.reduceat(table, first, axis=0)
+    total = np.maximum(clusters.sum(axis=1), 1.0)
+    entropy = np.log(total) - _x_log_x(clusters).sum(axis=1) / total
+    # H(cluster | member) = Σ_c (s_c log s_c - Σ_e C log C) / n
+    unknown = _x_log_x(table.sum(axis=1)) - _x_log_x(table).sum(axis=1)
+    left = np.add.reduceat(unknown, first) / total
+    some = entropy > NO_ENTROPY
+    shares = np.where(some, 1.0 - left / np.where(some, entropy, 1.0), 0.0)
+    return float(np.clip(shares, 0.0, 1.0).sum() / hyperedges.n_members)
+
+
 def agreement(hyperedges: Hyperedges, counts: Table) -> float:
     """Mean NMI of a consensus with the members, from its counts C (n_hyperedges × k)."""
     scores = block_nmi(counts, hyperedges.members, np.zeros(counts.shape[1], np.intp))

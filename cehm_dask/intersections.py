@@ -6,6 +6,7 @@ slots are hyperedges at all follows from them.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,16 @@ class Hyperedges:
     @property
     def sizes(self) -> NDArray[np.int64]:
         return self.intersections.diagonal()
+
+    @cached_property
+    def volumes(self) -> NDArray[np.int64]:
+        """Labels of the samples of each hyperedge: row sums of the intersections."""
+        return np.asarray(self.intersections.sum(axis=1))
+
+    @cached_property
+    def walk(self) -> NDArray[np.float64]:
+        """From a hyperedge to one of its samples, at random, and on to a hyperedge of that sample: rows sum to 1."""
+        return np.asarray(self.intersections / self.volumes[:, None])
 
     def to_slots(self, table: NDArray[np.float64]) -> NDArray[np.float64]:
         """Spread a table with one row a hyperedge over the slots; empty and silent slots get zeros."""
@@ -100,8 +111,8 @@ def intersections_and_sample(engine: Engine, rows: NDArray[np.int64]) -> tuple[N
     return table, n_silent, np.concatenate(sampled) if sampled else np.empty((0, 0), np.uint8)
 
 
-def hyperedges_of(labels: Labels, table: NDArray[np.int64], n_silent: int) -> Hyperedges:
-    """The slots that turned out to be hyperedges, with their part of the table."""
+def hyperedges_of(labels: Labels, table: NDArray[np.int64], n_silent: int, n_samples: int | None = None) -> Hyperedges:
+    """The slots that turned out to be hyperedges, with their part of the table; of some rows only, if so many."""
     member_of_slot = np.repeat(np.arange(labels.n_members), labels.widths)
     occupied = table.diagonal() > 0
     if labels.silent:
@@ -113,6 +124,6 @@ def hyperedges_of(labels: Labels, table: NDArray[np.int64], n_silent: int) -> Hy
         table[np.ix_(slots, slots)],
         labels.n_slots,
         labels.n_members,
-        labels.n_samples,
+        labels.n_samples if n_samples is None else n_samples,
         n_silent,
     )

@@ -74,7 +74,7 @@ def budget_of(labels: Labels, params: Params, ks: Sequence[int], where: Where) -
     machine = machine_of(where)
     return make_budget(
         labels.shape,
-        [k for k in ks for _ in range(params.restarts)],
+        [k for k in ks for _ in range(1 if params.portfolio else params.restarts)],
         allowed=machine.allowed,
         taken=machine.taken,
         workers=machine.workers,
@@ -118,7 +118,7 @@ def cluster(
             reads = budget.result_reads and not (budget.keep_state and result.chosen.margin is not None)
             if store is None:
                 found, margin = _result(engine, order, reads)
-                mean = mean_margin(margin_units(margin, params.belonging), result.chosen.problem)
+                mean = mean_margin(margin_units(margin, result.chosen.problem.belonging), result.chosen.problem)
                 margin /= labels.n_members
                 sizes = np.bincount(found[found >= 0], minlength=order.clusters)
                 return Outcome(result, found, margin, sizes, _scan(result, mean), engine.sweeps, budget)
@@ -178,7 +178,7 @@ def _store_result(engine: Engine, store: ConsensusStore, result: Consensus, orde
     labels, problem = engine.labels, result.chosen.problem
     aligned = labels.align_rows > 1
     writer = store.create_result(labels.n_samples, labels.align_rows if aligned else RESULT_CHUNK_ROWS)
-    belonging = problem.params.belonging
+    belonging = problem.belonging
     if aligned:
         histogram, units = engine.sweep(
             "result", write_run, add_written, order, writer, labels.n_members, belonging, reads=reads
@@ -192,6 +192,7 @@ def _store_result(engine: Engine, store: ConsensusStore, result: Consensus, orde
             histogram += write_chunk(writer, start, found[rows], margin[rows] / labels.n_members, order.clusters)
     sizes = histogram.sum(axis=1)
     store.save_table("counts", problem.counts)
+    store.save_table("weights", problem.final_weights)
     store.save_table("medoids", problem.medoids.astype(np.int64))
     store.save_table("sizes", sizes)
     store.save_table("margin_histogram", histogram)
@@ -243,6 +244,9 @@ def _facts(engine: Engine, result: Consensus) -> dict[str, Any]:
         "n_clusters_found": result.chosen.n_clusters_found,
         "n_silent": result.hyperedges.n_silent,
         "agreement": result.chosen.agreement,
+        "belonging": problem.belonging,
+        "candidates": result.chosen.candidates,
+        "candidate_reason": result.chosen.reason,
         "losses": problem.losses,
         "growth": problem.growth,
         "moves": problem.moves,

@@ -328,6 +328,17 @@ def assign(codes, offsets, best, keys, cut, first_row, last_row, assignment, del
 
 
 @_jit
+def count(codes, offsets, assignment, table):  # type: ignore[no-untyped-def]
+    """Add C = HᵀA of an assignment (rows,) int16, below 0: in no cluster, to ``table`` (slots, clusters) int64."""
+    members = codes.shape[1]
+    for r in range(_U(assignment.size)):
+        if assignment[r] >= 0:
+            e = _U(assignment[r])
+            for j in range(_U(members)):
+                table[_U(codes[r, j]) + offsets[j], e] += 1
+
+
+@_jit
 def contingency(rows, columns, table):  # type: ignore[no-untyped-def]
     """Count the samples of every two clusters into ``table`` (int64); labels (n,) int16, below 0: in none."""
     for r in range(_U(rows.size)):

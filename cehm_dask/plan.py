@@ -13,17 +13,24 @@ from typing import Any
 import numpy as np
 
 VARIANTS = {
+    "auto": {"similarity": "jaccard", "belonging": "cosine", "schedule": "direct"},
     "released": {"similarity": "jaccard", "belonging": "share", "schedule": "fixed"},
     "printed": {"similarity": "containment", "belonging": "count", "schedule": "renewed"},
     "cosine": {"similarity": "jaccard", "belonging": "cosine", "schedule": "fixed"},
+    "kmeans": {"similarity": "jaccard", "belonging": "kmeans", "schedule": "direct"},
+    "tau": {"similarity": "jaccard", "belonging": "tau", "schedule": "direct"},
 }
-"""The authors' released program; the equations as printed in the paper; the program with belonging freed of size."""
+"""A portfolio of candidates (its knobs are those of a single chain, where one of them is set); the authors' released
+program; the equations as printed in the paper; and chains with other kinds of belonging."""
+
+PAPER = ("released", "printed")
+"""Variants that are the paper's to the letter, and so may end with fewer clusters than asked for."""
 
 CHOICES = {
     "variant": tuple(VARIANTS),
     "similarity": ("jaccard", "containment"),
-    "belonging": ("share", "count", "cosine"),
-    "schedule": ("fixed", "renewed"),
+    "belonging": ("share", "count", "cosine", "kmeans", "tau"),
+    "schedule": ("fixed", "renewed", "direct"),
     "choose": ("agreement", "loss"),
 }
 
@@ -57,6 +64,12 @@ CLUSTER_RUN_WORK = 3 << 30
 CODE_BYTES = 128 << 20
 """Compiled kernels and libraries that a process loads when it starts to work."""
 
+COMPETING_ROWS = 20_000
+"""Rows that candidates compete on at most; of more samples, a seeded sample competes."""
+
+COMPETING_BYTES = 64 << 20
+"""Bytes of labels that these rows may take, where there are many members."""
+
 USUAL_ADJUSTION = 4
 """Rounds of adjustion that most ensembles need."""
 
@@ -70,7 +83,7 @@ class Params:
     """What is to be computed; ``None`` for a knob means "as the variant has it"."""
 
     n_clusters: int
-    variant: str = "released"
+    variant: str = "auto"
     similarity: str | None = None
     belonging: str | None = None
     schedule: str | None = None
@@ -79,11 +92,13 @@ class Params:
     choose: str = "agreement"
     init: Sequence[int] | None = None
     max_iter: int = 100
+    portfolio: bool | None = None
+    """Whether candidates compete; None: with the variant "auto", unless a knob or a start is given."""
 
     def __post_init__(self) -> None:
         for name, allowed in CHOICES.items():
             value = getattr(self, name)
-            if value is None and name in VARIANTS["released"]:
+            if value is None and name in VARIANTS["auto"]:
                 continue
             if value not in allowed:
                 raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, allowed))}")
@@ -91,6 +106,11 @@ class Params:
             _whole_number(name, getattr(self, name), low)
         if self.n_clusters > MAX_CLUSTERS:
             raise ValueError(f"n_clusters={self.n_clusters}: at most {MAX_CLUSTERS} clusters are supported")
+        if self.portfolio is None:
+            single = self.init is not None or any(getattr(self, knob) is not None for knob in VARIANTS["auto"])
+            object.__setattr__(self, "portfolio", self.variant == "auto" and not single)
+        if self.portfolio and self.choose == "loss":
+            raise ValueError("choose='loss': losses of different kinds of belonging cannot be compared; name a variant")
         for knob, value in VARIANTS[self.variant].items():
             if getattr(self, knob) is None:
                 object.__setattr__(self, knob, value)
@@ -98,6 +118,11 @@ class Params:
             for number in self.init:
                 _whole_number("init", number, None)
             self._check_init(tuple(int(number) for number in self.init))
+
+    @property
+    def repairs(self) -> bool:
+        """Whether a cluster that loses all its samples gets some back."""
+        return self.variant not in PAPER
 
     def _check_init(self, init: tuple[int, ...]) -> None:
         if len(init) != self.n_clusters or len(set(init)) != self.n_clusters:
@@ -133,6 +158,8 @@ def check_fit(params: Params, n_samples: int, n_hyperedges: int | None = None) -
 
 def next_target(schedule: str, n: int, k: int, assigned: int, assigned_at_start: int) -> int:
     """How many samples the next diffusion round assigns."""
+    if schedule == "direct":
+        return n
     if schedule == "fixed":
         step = max(isqrt(n), ceil((n - assigned_at_start) / k))
     else:
@@ -367,7 +394,13 @@ def expected_sweeps(params: Params, n_samples: int, budget: Budget) -> int:
     The last round of diffusion lets in all, and takes one.
     """
     k, root = params.n_clusters, isqrt(n_samples) + 1
-    rounds = k if params.schedule == "fixed" else ceil(k * log(max(2.0, n_samples / (k * root)))) + k
+    rounds = (
+        1
+        if params.schedule == "direct"
+        else k
+        if params.schedule == "fixed"
+        else ceil(k * log(max(2.0, n_samples / (k * root)))) + k
+    )
     a_round = 1 if budget.foretell else 2 if budget.keep_state else 3
     return 3 + a_round * (rounds - 1) + USUAL_ADJUSTION + int(budget.result_reads)
 

@@ -1,52 +1,45 @@
-"""A problem: one set of medoids on its way to a partition, as the coordinator sees it.
+"""A problem: one start on its way to a partition, as the coordinator sees it.
 
 Stands between the rounds, whose orders it gives and whose answers it adds up, and the stages, which say what it asks
 for next. It knows small tables only: all of it fits a checkpoint, whatever the number of samples.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cehm_dask.belonging import lead_of, weights_of
 from cehm_dask.intersections import Hyperedges
 from cehm_dask.plan import Params
 from cehm_dask.rounds import EVERY_ROW, Answer, Cut, Int, Order, Window
+from cehm_dask.split import Split, split_weights
 
 
-def weights_of(counts: Int, sizes: Int, belonging: str) -> NDArray[np.float64]:
-    """W from C: plain counts (Eq. 5), the share of each hyperedge that a growing one holds, or shares by its length.
+@dataclass(frozen=True, eq=False)
+class Made:
+    """What weights are made from: counts, and splits of clusters on top."""
 
-    Counts are whole numbers below 2**53, so their sums are exact in float64 too: one kernel serves all.
-
-    Shares add up: two samples are as similar as Σ 1/|c| over the hyperedges that hold both, and a growing hyperedge
-    draws a sample by the sum over all it holds, so a large one draws more than a small one. That similarity is an
-    inner product; divided by the length of the growing hyperedge in it, belonging is the cosine between the two, up to
-    a factor of the sample's own, and size no longer draws. As in spherical k-means, moving every sample to the largest
-    never lowers the sum of the lengths.
-    """
-    if belonging == "count":
-        return counts.astype(np.float64)
-    shares = np.asarray(counts / sizes[:, None])
-    return shares / lengths_of(counts, sizes) if belonging == "cosine" else shares
-
-
-def lengths_of(counts: Int, sizes: Int) -> NDArray[np.float64]:
-    """Length of every growing hyperedge, √Σ C²/|c|; 1 for an empty one."""
-    squares = (counts / sizes[:, None] * counts).sum(axis=0)
-    return np.asarray(np.sqrt(np.where(squares > 0, squares, 1.0)))
+    counts: Int
+    splits: tuple[Split, ...]
+    found: int = 0
+    """Clusters that the assignment by these weights has."""
 
 
 @dataclass(eq=False)
 class Problem:
-    """One set of medoids on its way to a partition, as the coordinator sees it."""
+    """One start on its way to a partition, as the coordinator sees it."""
 
     number: int
     params: Params
     hyperedges: Hyperedges
     medoids: NDArray[np.intp]
+    start: Int | None = None
+    """Counts whose weights give the first assignment; None: the medoids without their overlaps do."""
+    competition: dict[str, Any] | None = None
+    """The candidates that the start was chosen from, as plain facts."""
     counts: Int = field(init=False)
     """C of the assignment reached."""
     counts_before: Int = field(init=False)
@@ -67,6 +60,12 @@ class Problem:
     moves: list[int] = field(default_factory=list)
     """Samples that got, lost or changed their cluster in each round."""
     converged: bool = False
+    adjusted: int = 0
+    """Rounds of adjustion since the start, or since a cluster was split."""
+    splits: tuple[Split, ...] = ()
+    """Splits in the weights of the assignment reached."""
+    bare: Made | None = None
+    """The last split as it was made, to go back to if adjustion undoes it."""
     weights: NDArray[np.float64] | None = None
     """W of the round to come, a row a slot; set by the stage."""
     previous: tuple[NDArray[np.float64], Cut] | None = None
@@ -85,6 +84,10 @@ class Problem:
         return "diffusion" if self.assigned < self.hyperedges.n_speaking else "adjustion"
 
     @property
+    def belonging(self) -> str:
+        return str(self.params.belonging)
+
+    @property
     def indicator(self) -> NDArray[np.float64]:
         """W of the start: which hyperedge is which medoid."""
         table = np.zeros(self.counts.shape)
@@ -93,8 +96,16 @@ class Problem:
 
     def belonging_weights(self) -> NDArray[np.float64]:
         """W from the counts reached."""
-        assert self.params.belonging is not None
-        return weights_of(self.counts, self.hyperedges.sizes, self.params.belonging)
+        return weights_of(self.belonging, self.counts, self.hyperedges)
+
+    def weights_from(self, made: Made) -> NDArray[np.float64]:
+        """W from given counts and splits."""
+        weights = weights_of(self.belonging, made.counts, self.hyperedges)
+        return split_weights(weights, made.splits, self.hyperedges.members)
+
+    def first_weights(self) -> NDArray[np.float64]:
+        """W of the first assignment."""
+        return self.indicator if self.start is None else weights_of(self.belonging, self.start, self.hyperedges)
 
     def set_weights(self, weights: NDArray[np.float64]) -> None:
         """Take up W (n_hyperedges × k) for the round to come."""
@@ -131,10 +142,14 @@ class Problem:
         """Whether an order's cut falls among rows whose labels the workers kept."""
         return order.cut is not None and self._kept is not None and self._kept.low <= order.cut.key < self._kept.high
 
-    def accept(self, answer: Answer, cut: Cut) -> None:
-        """The blocks have assigned by ``cut``: the round is over."""
+    def accept(self, answer: Answer, cut: Cut, made: Made | None = None) -> None:
+        """The blocks have assigned by ``cut``: the round is over.
+
+        ``made`` is what the weights came from, where that is not the counts reached before.
+        """
         self._kept = None
-        self.counts_before = self.counts if self._counts_at_guess is None else self._counts_at_guess
+        before = self.counts if self._counts_at_guess is None else self._counts_at_guess
+        self.counts_before, self.splits = (before, ()) if made is None else (made.counts, made.splits)
         self._counts_at_guess = None
         self._take(answer, cut)
         self.assigned, self.moved, self.cut = answer.assigned, answer.moved, cut
@@ -148,11 +163,17 @@ class Problem:
         self.previous = (self.weights, cut)
         self.step += 1
 
+    @property
+    def final_weights(self) -> NDArray[np.float64]:
+        """W (n_hyperedges × k) that the assignment reached follows from."""
+        assert self.previous is not None
+        return self.previous[0][self.hyperedges.slots]
+
     def last_order(self) -> Order:
         """An order that asks for nothing but the assignment reached."""
         assert self.previous is not None
         weights, cut = self.previous
-        lead = lengths_of(self.counts_before, self.hyperedges.sizes) if self.params.belonging == "cosine" else None
+        lead = lead_of(self.belonging, self.counts_before, self.hyperedges)
         return Order(self.number, self.params.n_clusters, self.step, self.table, weights, None, cut=cut, lead=lead)
 
     def save(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
@@ -164,17 +185,36 @@ class Problem:
             "counts": self.counts.astype(width),
             "counts_before": self.counts_before.astype(width),
         }
-        names = ("assigned", "moved", "moves", "round", "losses", "growth", "converged")
-        return arrays, {"cut": [self.cut.key, self.cut.last_row], **{name: getattr(self, name) for name in names}}
+        if self.start is not None:
+            arrays["start"] = self.start.astype(width)
+        facts = {name: getattr(self, name) for name in PLAIN}
+        if self.bare is not None:
+            arrays["bare"] = self.bare.counts.astype(width)
+            facts["bare"] = {"splits": [asdict(split) for split in self.bare.splits], "found": self.bare.found}
+        splits = [asdict(split) for split in self.splits]
+        place = {"cut": [self.cut.key, self.cut.last_row], "splits": splits, "belonging": self.belonging}
+        return arrays, {**facts, **place, "competition": self.competition}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
         """Take up what :meth:`save` gave."""
         self.medoids = arrays["medoids"]
-        for name in ("assigned", "moved", "moves", "round", "losses", "growth", "converged"):
+        for name in PLAIN:
             setattr(self, name, facts[name])
         self.cut, self.step = Cut(*facts["cut"]), self.round
-        self.counts = arrays["counts_before"].astype(np.int64)
-        self.set_weights(self.indicator if self.round == 1 else self.belonging_weights())
+        self.splits = _splits(facts["splits"])
+        if "bare" in facts:
+            bare = facts["bare"]
+            self.bare = Made(arrays["bare"].astype(np.int64), _splits(bare["splits"]), bare["found"])
+        self.counts_before, self.counts = arrays["counts_before"].astype(np.int64), arrays["counts"].astype(np.int64)
+        made = Made(self.counts_before, self.splits)
+        self.set_weights(self.first_weights() if self.round == 1 else self.weights_from(made))
         assert self.weights is not None
         self.previous = (self.weights, self.cut)
-        self.counts_before, self.counts = self.counts, arrays["counts"].astype(np.int64)
+
+
+PLAIN = ("assigned", "moved", "moves", "round", "losses", "growth", "converged", "adjusted")
+"""What a checkpoint holds as it is."""
+
+
+def _splits(facts: list[dict[str, int]]) -> tuple[Split, ...]:
+    return tuple(Split(**split) for split in facts)

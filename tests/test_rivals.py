@@ -9,29 +9,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cehm_dask import spectral
 from cehm_dask.job import Where
 from cehm_dask.labels import as_labels
 from cehm_dask.machine import resident_bytes
 from cehm_dask.plan import BudgetError
+from cehm_dask.points import unit_points
 from cehm_dask.rivals import (
     METHODS,
     drec,
     eac,
     ec_cms,
     ecpcs_mc,
-    lloyd,
-    lwgp,
     metis,
     pairs,
     random_walk,
     rows,
     transfer_cut,
     voting,
-    wct,
     wtq,
 )
-from cehm_dask.rivals.link import refined
 from cehm_dask.rivals.tree import cut
+from cehm_dask.spectral import refined
 
 LINEAR = [name for name, method in METHODS.items() if method.largest_n is None]
 
@@ -222,7 +221,7 @@ def test_leading_vectors__are_those_of_the_normalised_graph():
     rng = np.random.default_rng(0)
     A = rng.random((12, 12))
     A = A + A.T
-    values, vectors, degrees = transfer_cut.leading_vectors(A, 4)
+    values, vectors, degrees = spectral.leading_vectors(A, 4)
     N = A / np.sqrt(np.outer(A.sum(1), A.sum(1)))
     assert np.allclose(N @ vectors, vectors * values)
     assert np.allclose(values, np.sort(np.linalg.eigvalsh(N))[::-1][:4])
@@ -282,7 +281,7 @@ def test_local_weights__are_those_of_the_formula(missing):
         labels[:20, 5] = 50
         labels[20:, 5] = np.where(labels[20:, 5] == 50, 0, labels[20:, 5])
     with rows.counted(as_labels(labels), 3, Where()) as (_, hyperedges):
-        found = lwgp.local_weights(hyperedges)
+        found = spectral.local_weights(hyperedges)
     assert np.allclose(found, dense_local_weights(labels))
 
 
@@ -290,7 +289,7 @@ def test_local_weights__by_hand():
     # {0, 1, 2, 3} is halved by the other member: one bit over two members. Its halves are certain.
     labels = np.array([[0, 0], [0, 0], [0, 1], [0, 1], [1, 2]])
     with rows.counted(as_labels(labels), 2, Where()) as (_, hyperedges):
-        found = lwgp.local_weights(hyperedges)
+        found = spectral.local_weights(hyperedges)
     assert np.allclose(found, [np.exp(-1 / (0.4 * 2)), 1, 1, 1, 1])
 
 
@@ -335,7 +334,7 @@ def test_hbgf__is_a_k_means_optimum_of_samples_and_clusters_together():
 
 
 def test_points__sum_exactly_in_any_order():
-    points = lloyd.unit_points(np.random.default_rng(0).normal(size=(5000, 3))).astype(np.float64)
+    points = unit_points(np.random.default_rng(0).normal(size=(5000, 3))).astype(np.float64)
     order = np.random.default_rng(1).permutation(5000)
     forward, other = 0.0, 0.0
     for a, b in zip(points[0], points[0][order], strict=True):
@@ -346,7 +345,7 @@ def test_points__sum_exactly_in_any_order():
 
 def test_jaccard__is_the_dense_one(gappy, gappy_tables):
     _, hyperedges = gappy_tables
-    assert np.allclose(rows.jaccard(hyperedges), dense_jaccard(dense_incidence(gappy)[0]))
+    assert np.allclose(spectral.jaccard(hyperedges), dense_jaccard(dense_incidence(gappy)[0]))
 
 
 @pytest.mark.parametrize("method", ["wct", "wtq"])
@@ -366,7 +365,7 @@ def test_link_based__refined_matrix_is_that_of_the_definition(gappy, gappy_table
                     elif w[x, z] > 0 and w[y, z] > 0:
                         value[x, y] += 1 / w[z].sum()
     expected = 0.9 * value / value.max() + np.eye(P)
-    found = refined(hyperedges, wct.weighted_connected_triples if method == "wct" else wtq.weighted_triple_quality)
+    found = refined(hyperedges, spectral.weighted_connected_triples if method == "wct" else wtq.weighted_triple_quality)
     assert np.allclose(found, expected)
 
 
@@ -375,7 +374,7 @@ def test_link_based__is_a_k_means_optimum_of_the_dense_embedding(method):
     labels, _ = make_ensemble(n=200, noise=0.3, missing=0.05, seed=8)
     found = METHODS[method](labels, 3)
     with rows.counted(as_labels(labels), 3, Where()) as (_, hyperedges):
-        similarity = wct.weighted_connected_triples if method == "wct" else wtq.weighted_triple_quality
+        similarity = spectral.weighted_connected_triples if method == "wct" else wtq.weighted_triple_quality
         mix = refined(hyperedges, similarity)
     E = dense_transfer_cut(dense_incidence(labels)[0] @ mix, 3)
     centres = np.stack([E[found == e].mean(axis=0) for e in range(3)])

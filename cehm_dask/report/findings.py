@@ -16,7 +16,6 @@ from scipy.spatial.distance import squareform
 from cehm_dask.evaluation import block_nmi
 from cehm_dask.files import StoreError
 from cehm_dask.labels import Labels, as_labels
-from cehm_dask.problem import weights_of
 from cehm_dask.store import Ensemble, StoredConsensus, open_consensus
 
 LEAST_CERTAIN = 50
@@ -53,7 +52,7 @@ class Seen:
 
 def unit_of(store: StoredConsensus) -> float:
     """What margins are shares of: of what all members give; where belonging is a plain count, of the largest margin."""
-    if store.facts["identity"]["belonging"] != "count":
+    if store.facts["belonging"] != "count":
         return 1.0
     margin = store.array("margin")
     starts = range(0, margin.shape[0], SWEEP_ROWS)
@@ -224,7 +223,7 @@ def runners_up(store: StoredConsensus, labels: Labels, rows: NDArray[np.int64], 
     if counts.shape[1] < 2 or np.count_nonzero(spoken) != len(counts):
         return None  # one cluster, or labels with gaps, whose hyperedges only a sweep would tell
     weights = np.zeros((labels.n_slots, counts.shape[1]))
-    weights[spoken] = weights_of(counts, counts.sum(axis=1), store.facts["identity"]["belonging"])
+    weights[spoken] = store.array("weights")[...]
     codes = np.concatenate([labels.source.read(int(row), int(row) + 1) for row in rows]).astype(np.int64)
     belonging = weights[codes + labels.offsets.astype(np.int64)].sum(axis=1)
     belonging[np.arange(len(rows)), own] = -1.0

@@ -7,7 +7,8 @@ from scipy.linalg import eigh, svd
 from cehm_dask.job import Where
 from cehm_dask.labels import Labels
 from cehm_dask.rivals.random_walk import trajectory_similarity, transitions
-from cehm_dask.rivals.rows import Floats, Found, counted, jaccard, shares, vote
+from cehm_dask.rivals.rows import Floats, Found, counted, shares, vote
+from cehm_dask.spectral import jaccard
 
 HERE = Where()
 

@@ -5,7 +5,8 @@ import numpy as np
 from cehm_dask.job import Where
 from cehm_dask.labels import Labels
 from cehm_dask.rivals.metis import balanced_parts
-from cehm_dask.rivals.rows import Found, counted, jaccard, shares, vote
+from cehm_dask.rivals.rows import Found, counted, shares, vote
+from cehm_dask.spectral import jaccard
 
 HERE = Where()
 UNITS = 1000

@@ -86,15 +86,6 @@ def counted(
         yield engine, hyperedges
 
 
-def jaccard(hyperedges: Hyperedges) -> Floats:
-    """Jaccard similarity of every two hyperedges: samples shared, of those in either. The diagonal is 0."""
-    shared = hyperedges.intersections.astype(np.float64)
-    sizes = hyperedges.sizes.astype(np.float64)
-    similarity = shared / (sizes[:, None] + sizes[None, :] - shared)
-    np.fill_diagonal(similarity, 0.0)
-    return similarity
-
-
 def spoken(run: Run, codes: Codes) -> NDArray[np.bool_] | None:
     """Rows that some member says something about; None: all."""
     return np.asarray(codes.any(axis=1)) if run.labels.silent else None

@@ -5,15 +5,10 @@ P × P table; neither B nor B·S is formed.
 """
 
 import numpy as np
-from scipy.linalg import eigh
-from scipy.sparse.linalg import eigsh
 
 from cehm_dask.engine import Engine
 from cehm_dask.intersections import Hyperedges
 from cehm_dask.rivals.rows import Floats, weighted_table
-
-DIRECT = 4000
-"""Up to this size the direct solver is used; beyond, Lanczos from a fixed vector."""
 
 
 def affinity(engine: Engine, hyperedges: Hyperedges, mix: Floats | None = None) -> Floats:
@@ -28,20 +23,3 @@ def affinity(engine: Engine, hyperedges: Hyperedges, mix: Floats | None = None) 
     if mix.ndim == 1:
         return weighted_table(engine, hyperedges, mix) * mix[:, None] * mix[None, :]
     return np.asarray(mix.T @ weighted_table(engine, hyperedges, mix.sum(axis=1)) @ mix)
-
-
-def leading_vectors(similarity: Floats, count: int) -> tuple[Floats, Floats, Floats]:
-    """Of D^-½ S D^-½: the largest eigenvalues, descending, their vectors, and the degrees D."""
-    degrees = similarity.sum(axis=1)
-    scale = 1.0 / np.sqrt(np.maximum(degrees, 1e-10))
-    normalised = similarity * scale[:, None] * scale[None, :]
-    size = len(similarity)
-    normalised += normalised.T
-    normalised /= 2
-    if size > DIRECT and count < size // 10:
-        values, vectors = eigsh(normalised, count, which="LA", v0=np.ones(size))
-        order = np.argsort(values)
-        values, vectors = values[order], vectors[:, order]
-    else:
-        values, vectors = eigh(normalised, subset_by_index=[size - count, size - 1], overwrite_a=True)
-    return values[::-1], vectors[:, ::-1], degrees

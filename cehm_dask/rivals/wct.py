@@ -1,11 +1,10 @@
 """WCT: the link-based ensemble with weighted connected triples. Linear in n."""
 
-import numpy as np
-
 from cehm_dask.job import Where
 from cehm_dask.labels import Labels
 from cehm_dask.rivals.link import link_based
-from cehm_dask.rivals.rows import Floats, Found
+from cehm_dask.rivals.rows import Found
+from cehm_dask.spectral import weighted_connected_triples
 
 HERE = Where()
 
@@ -21,9 +20,3 @@ def wct(labels: Labels, n_clusters: int, seed: int = 0, where: Where = HERE) -> 
     Missing labels: a row has no weight on any cluster of a silent member. Samples without any label: -1.
     """
     return link_based(labels, n_clusters, seed, where, weighted_connected_triples)
-
-
-def weighted_connected_triples(weights: Floats, own: slice) -> Floats:
-    """Σ_z min(w_xz, w_yz) of every two clusters of one member."""
-    rows = weights[own]
-    return np.stack([np.minimum(row, rows).sum(axis=1) for row in rows])

@@ -1,0 +1,145 @@
+"""Belonging: the weights W of every kind, from the counts C, and the objective that its rounds never lower.
+
+Below the problems. A sample belongs to a cluster e as much as W[c, e], summed over its hyperedges c, says; a round
+moves every sample to the cluster it belongs to most. Written with φ(x), the vector with 1/√s_c at the hyperedges c of a
+sample x and 0 elsewhere, and m_e, the sum of φ over a cluster e, each kind climbs an objective of its own:
+
+=========  ==============================  =======================================================================
+kind       objective                       why no round lowers it
+=========  ==============================  =======================================================================
+count      Σ_e Σ_c C[c, e]²                a convex quadratic form; a round maximises its tangent
+share      Σ_e ‖m_e‖²                      the same
+cosine     Σ_e ‖m_e‖                       convex too (spherical k-means)
+kmeans     Σ_e ‖m_e‖² / vol_e              Lloyd's step of weighted k-means; k less the normalised cut
+tau        Goodman and Kruskal's τ         Dinkelbach's step on a ratio of convex forms
+=========  ==============================  =======================================================================
+
+vol_e is the number of labels that the samples of e have. Count and share are the paper's; their best partition is a
+single cluster, so they depend on a good start. The other kinds are ours. ``docs/method.md`` has the proofs.
+
+Kernels want weights that are not negative, so those of ``kmeans`` and ``tau`` are raised by a constant for each
+hyperedge, which changes no winner and no lead. A cluster that has become empty has zeros, and so never wins.
+"""
+
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
+
+from cehm_dask.intersections import Hyperedges
+
+Floats = NDArray[np.float64]
+Int = NDArray[np.int64]
+
+KINDS = ("share", "count", "cosine", "kmeans", "tau")
+
+
+def weights_of(kind: str, counts: Int, hyperedges: Hyperedges) -> Floats:
+    """W (n_hyperedges × k) from C: see the table above.
+
+    Counts are whole numbers below 2**53, so their sums are exact in float64 too: one kernel serves all kinds.
+    """
+    if kind == "count":
+        return counts.astype(np.float64)
+    if kind == "tau":
+        return _tau_weights(counts, hyperedges)
+    shares = np.asarray(counts / hyperedges.sizes[:, None])
+    if kind == "share":
+        return shares
+    if kind == "cosine":
+        return shares / lengths_of(counts, hyperedges.sizes)
+    squares, volumes = _squares(counts, hyperedges.sizes), counts.sum(axis=0)
+    some = np.maximum(volumes, 1)
+    bias = squares / some.astype(np.float64) ** 2
+    return np.where(volumes > 0, 2.0 * shares / some + (bias.max() - bias), 0.0)
+
+
+def _squares(counts: Int, sizes: Int) -> Floats:
+    """‖m_e‖² of every cluster."""
+    return np.asarray((counts / sizes[:, None] * counts).sum(axis=0))
+
+
+def lengths_of(counts: Int, sizes: Int) -> Floats:
+    """‖m_e‖ of every cluster; 1 for an empty one."""
+    squares = _squares(counts, sizes)
+    return np.asarray(np.sqrt(np.where(squares > 0, squares, 1.0)))
+
+
+def lead_of(kind: str, counts: Int, hyperedges: Hyperedges) -> Floats | None:
+    """Factors, by winner, that turn leads in the weights made from ``counts`` into leads in shares; None: none needed.
+
+    Counts have no such unit; they stay as they are.
+    """
+    if kind == "cosine":
+        return lengths_of(counts, hyperedges.sizes)
+    if kind == "kmeans":
+        return np.asarray(np.maximum(counts.sum(axis=0), 1) / 2.0)
+    if kind == "tau":
+        return np.full(counts.shape[1], float(hyperedges.n_members))
+    return None
+
+
+_blas = ThreadpoolController()
+
+
+class _Tau:
+    """Goodman and Kruskal's τ of a partition, on the similarity of samples that a walk over hyperedges gives.
+
+    The walk goes from a hyperedge to one of its samples and on to a hyperedge of that sample: T[c, d] = I[c, d] / v_c,
+    v_c the row sum of I. The similarity of samples x and y is K(x, y) = Σ_{c∋x} (T² diag(1/v))[c, d] over d∋y:
+    symmetric and positive semi-definite, whether labels are missing or not.
+    """
+
+    def __init__(self, counts: Int, hyperedges: Hyperedges) -> None:
+        volumes, walk = hyperedges.volumes, hyperedges.walk
+        # One thread: how a library splits a product among threads must not change a bit of it.
+        with _blas.limit(limits=1):
+            both = walk @ (walk @ np.column_stack((counts, hyperedges.sizes)) / volumes[:, None])
+        self.reached, self.mass = both[:, :-1], both[:, -1]
+        """K summed over a cluster, and over all samples, at each hyperedge."""
+        everything = float(hyperedges.sizes @ self.mass)
+        self.shares = self.mass @ counts / everything
+        """Of every cluster; less than 1 together while samples are unassigned."""
+        within = float((counts * self.reached).sum()) / everything
+        assigned = float(self.shares.sum())
+        chance = float((self.shares**2).sum())
+        self.tau = (within / assigned**2 - chance) / (1.0 - chance) if assigned > 0.0 and chance < 1.0 else 0.0
+
+
+def _tau_weights(counts: Int, hyperedges: Hyperedges) -> Floats:
+    found = _Tau(counts, hyperedges)
+    penalty = (1.0 - found.tau) * found.mass[:, None]
+    weights = found.reached + penalty * (found.shares.max() - found.shares)
+    return np.where(counts.sum(axis=0) > 0, weights, 0.0)
+
+
+def tau(counts: Int, hyperedges: Hyperedges) -> float:
+    """By how much the members foretell the cluster of a sample better than chance; 0 for one cluster, at most 1."""
+    return _Tau(counts, hyperedges).tau
+
+
+def evenness(counts: Int, hyperedges: Hyperedges) -> float:
+    """The cosine objective as a share of the largest value it can have.
+
+    Σ_e ‖m_e‖ is at most √(k·vol), which k clusters of equal size reach whose members all agree.
+    """
+    volume = int(hyperedges.sizes.sum())
+    return float(np.sqrt(_squares(counts, hyperedges.sizes)).sum()) / sqrt(counts.shape[1] * volume)
+
+
+def loss_of(kind: str, weights: Floats, counts: Int, hyperedges: Hyperedges) -> float:
+    """What the objective falls short of, on the scale of n (n² for shares and counts, as in the paper); never rises.
+
+    ``weights`` are those made from ``counts``: for shares, counts and cosine the objective is Σ W·C.
+    """
+    n, n_members, k = hyperedges.n_speaking, hyperedges.n_members, counts.shape[1]
+    if kind == "tau":
+        return float(n * (1.0 - tau(counts, hyperedges)))
+    if kind == "kmeans":
+        kept = _squares(counts, hyperedges.sizes) / np.maximum(counts.sum(axis=0), 1)
+        return float(n * (1.0 - kept.sum() / k))
+    own = float((weights * counts).sum())
+    if kind == "cosine":
+        return n - own * sqrt(n / (k * n_members))
+    return float(n) * n - own / n_members
