@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
+from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,13 +67,9 @@ def arrays_of(path: Path) -> Any:
     """The arrays of a ``.npz`` file, not read yet."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; give the path of a .npz file")
-    try:
-        found = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, BadZipFile) as error:
-        raise ValueError(f"{path} cannot be read as .npz: write it with numpy.savez") from error
-    if isinstance(found, np.ndarray):
-        raise ValueError(f"{path} holds one array without a name: write it with numpy.savez, not numpy.save")
-    return found
+    if not is_zipfile(path):
+        raise ValueError(f"{path} cannot be read as .npz: write it with numpy.savez")
+    return np.load(path, allow_pickle=False)
 
 
 def read_pool(path: Path) -> Pool:
@@ -83,7 +79,7 @@ def read_pool(path: Path) -> Pool:
             raise ValueError(f"{path} holds {', '.join(sorted(arrays)) or 'nothing'}: {REMEDY}")
         try:
             labels, y = arrays["labels"], arrays["y"]
-        except ValueError as error:  # objects, which are not loaded
+        except (ValueError, BadZipFile) as error:  # objects, which are not loaded, or bytes that were changed
             raise ValueError(f"{path}: labels or y is no array of numbers or texts: {REMEDY}") from error
     if labels.ndim != 2 or y.shape != labels.shape[:1]:
         raise ValueError(f"{path}: labels has shape {labels.shape} and y {y.shape}: expected n × members and n")

@@ -88,7 +88,16 @@ def test_read__a_file_that_is_no_npz_is_refused(path, content):
 def test_read__one_array_alone_is_refused(path):
     with open(path, "wb") as file:
         np.save(file, np.zeros((4, 2), int))
-    with pytest.raises(ValueError, match=r"mine\.npz holds one array without a name"):
+    with pytest.raises(ValueError, match=r"mine\.npz cannot be read as \.npz"):
+        read_pool(path)
+
+
+def test_read__changed_bytes_are_noticed(path):
+    np.savez(path, labels=np.zeros((400, 20), int), y=np.arange(400) % 2)
+    content = bytearray(path.read_bytes())
+    content[5000] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"mine\.npz: labels or y is no array"):
         read_pool(path)
 
 
