@@ -40,8 +40,10 @@ def adjustion(problem: Problem, *, pass_over: bool = True) -> Generator[Order, A
         split = best_split(problem.counts, problem.hyperedges)
         if split is None:
             return
-        bare = Made(problem.counts_before, (*problem.splits, split))
+        bare, found = Made(problem.counts_before, (*problem.splits, split)), found_in(problem.counts)
         yield from _round(problem, problem.weights_from(bare), pass_over, bare)
+        if found_in(problem.counts) <= found:
+            return
         problem.bare = replace(bare, found=found_in(problem.counts))
         problem.adjusted, problem.converged = 0, False
 

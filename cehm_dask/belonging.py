@@ -95,7 +95,7 @@ class _Tau:
         volumes, walk = hyperedges.volumes, hyperedges.walk
         # One thread: how a library splits a product among threads must not change a bit of it.
         with _blas.limit(limits=1):
-            both = walk @ (walk @ np.column_stack((counts, hyperedges.sizes)) / volumes[:, None])
+            both = walk @ (walk @ (np.column_stack((counts, hyperedges.sizes)) / volumes[:, None]))
         self.reached, self.mass = both[:, :-1], both[:, -1]
         """K summed over a cluster, and over all samples, at each hyperedge."""
         everything = float(hyperedges.sizes @ self.mass)

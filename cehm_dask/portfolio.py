@@ -31,7 +31,7 @@ from cehm_dask.medoids import medoids
 from cehm_dask.plan import COMPETING_BYTES, COMPETING_ROWS, Params
 from cehm_dask.points import centres_by_k_means, nearest, unit_points
 from cehm_dask.spectral import leading_vectors, local_weights, refined, weighted_connected_triples
-from cehm_dask.split import best_split, found_in, split_weights
+from cehm_dask.split import Split, best_split, found_in, split_weights
 
 Assignment = NDArray[np.int16]
 
@@ -234,14 +234,18 @@ def _adjust(rows: Rows, counts: Int, belonging: str, max_iter: int) -> tuple[Ass
     """Adjust until nothing moves, and split while a cluster is empty: the assignment, its counts, clusters repaired."""
     edges, k = rows.hyperedges, counts.shape[1]
     assignment, counts, weights = _settle(rows, counts, belonging, max_iter)
-    repaired = 0
+    repaired, splits = 0, list[Split]()
     while (found := found_in(counts)) < k and (split := best_split(counts, edges)) is not None:
-        halved = split_weights(weights, [split], edges.members)
-        bare = rows.assign(halved)
+        splits.append(split)
+        bare = rows.assign(split_weights(weights, splits, edges.members))
         bare_counts = rows.count(bare, k)
-        assignment, counts, weights = _settle(rows, bare_counts, belonging, max_iter)
+        adjusted, counts, plain = _settle(rows, bare_counts, belonging, max_iter)
+        if found_in(counts) > found:
+            assignment, weights, splits = adjusted, plain, []
+        else:
+            assignment, counts = bare, bare_counts
         if found_in(counts) <= found:
-            assignment, counts, weights = bare, bare_counts, halved
+            break
         repaired += found_in(counts) - found
     return assignment, counts, repaired
 

@@ -14,8 +14,11 @@ from numpy.typing import NDArray
 from cehm_dask.belonging import Floats, Int
 from cehm_dask.intersections import Hyperedges
 
-TRIFLE = 2.0**-20
-"""Lead of one half of a split over the other, as a share of the largest weight: far above rounding, far below doubt."""
+TRIFLE = 2.0**-10
+"""Lead of one half of the first split over the other, as a share of the largest weight."""
+
+FINER = 4.0
+"""Each further split on the same weights has a lead so many times smaller, or it would undo the splits before it."""
 
 COLUMNS = 256
 """Hyperedges judged at a time: bounds the table that estimates take."""
@@ -85,8 +88,9 @@ def split_weights(weights: Floats, splits: Sequence[Split], members: NDArray[np.
     lead by a trifle in the new half, the others in the old one.
     """
     table = weights.copy()
+    trifle = FINER * TRIFLE * float(weights.max())
     for split in splits:
-        trifle = TRIFLE * float(table.max())
+        trifle /= FINER
         table[:, split.into] = table[:, split.cluster]
         others = members == members[split.hyperedge]
         others[split.hyperedge] = False
