@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.adjustion import adjustion
-from cehm_dask.choice import Choice, Survey, choose, survey
+from cehm_dask.choice import Choice, choose, tiny_clusters
 from cehm_dask.diffusion import diffusion
 from cehm_dask.engine import Engine
 from cehm_dask.evaluation import agreement, member_agreement
@@ -27,6 +27,7 @@ from cehm_dask.problem import Problem
 from cehm_dask.rounds import Answer, Order, advance, combine
 from cehm_dask.start import start
 from cehm_dask.store import ConsensusStore
+from cehm_dask.survey import Survey, survey
 from cehm_dask.trail import SAMPLE, Trail, rows_to_follow
 
 
@@ -140,7 +141,7 @@ def consensus(
         found = survey(engine, problems)
         watch.lap("survey")
     solutions = tuple(_best(problems, params, found) for params in problems_of)
-    choice = choose(hyperedges, {solution.n_clusters: solution.agreement for solution in solutions})
+    choice = choose(hyperedges, [solution.n_clusters for solution in solutions])
     result = Consensus(
         solutions,
         next(solution for solution in solutions if solution.n_clusters == choice.n_clusters),
@@ -346,6 +347,9 @@ def _warn_about_result(result: Consensus) -> None:
     params = solution.problem.params
     if not result.choice.clear:
         _warn(f"no clear k: {result.choice.reason}")
+    tiny = tiny_clusters(solution.problem.counts) if len(result.solutions) > 1 else ""
+    if tiny:
+        _warn(f"k={params.n_clusters}: {tiny}; look at them, or ask for fewer clusters")
     if not solution.problem.converged:
         _warn(f"adjustion still moved samples after max_iter={params.max_iter} rounds; raise max_iter to let it end")
     if solution.n_clusters_found < params.n_clusters:

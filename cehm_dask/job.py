@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask.choice import mean_margin
 from cehm_dask.cluster import require_access
 from cehm_dask.consensus import Consensus, Progress, Record, consensus
 from cehm_dask.engine import Engine
@@ -25,6 +24,7 @@ from cehm_dask.plan import Budget, Params, expected_sweeps, format_bytes, make_b
 from cehm_dask.result import MARGIN_BINS, Found, add_written, fill, gather, join, margin_units, write_chunk, write_run
 from cehm_dask.rounds import Order
 from cehm_dask.store import ConsensusStore, Ensemble, open_consensus
+from cehm_dask.survey import mean_margin
 from cehm_dask.trail import stages_of
 
 log = logging.getLogger(__name__)

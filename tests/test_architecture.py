@@ -16,7 +16,7 @@ LAYERS = [
     {"base_labels", "intersections"},
     {"medoids", "evaluation", "rounds"},
     {"problem", "result"},
-    {"start", "diffusion", "adjustion", "choice", "trail"},
+    {"start", "diffusion", "adjustion", "choice", "survey", "trail"},
     {"consensus"},
     {"job"},
     {"rivals.rows"},
