@@ -66,6 +66,9 @@ NEXT_GAP = 1.1
 TINY = 0.005
 """A cluster with a smaller share of the samples is worth a warning."""
 
+ONLY_ONE = "the only number of clusters that was run"
+"""Reason where there was nothing to choose."""
+
 ITERATIONS = 40
 """Of the subspace; fixed, so that nothing depends on when it would have been good enough."""
 
@@ -165,7 +168,7 @@ def choose(hyperedges: Hyperedges, n_clusters: Iterable[int]) -> Choice:
     """The number of clusters to keep, of those that were run or may be."""
     ks = sorted(set(n_clusters))
     if len(ks) == 1:
-        return Choice(ks[0], True, "the only number of clusters that was run")
+        return Choice(ks[0], True, ONLY_ONE)
     found = gaps(hyperedges, max(ks))
     why_not = _unclear(hyperedges, found, ks)
     possible = [gap for gap in found if gap.n_clusters in ks]
@@ -178,6 +181,14 @@ def choose(hyperedges: Hyperedges, n_clusters: Iterable[int]) -> Choice:
     if why_not:
         return Choice(k, False, f"{why_not}; kept is k={k}, with the widest gap: {values}")
     return Choice(k, True, f"the members hold {k} groups apart and no more: {values}, the widest gap up to {max(ks)}")
+
+
+def recommend(hyperedges: Hyperedges, n_clusters: Iterable[int]) -> Choice:
+    """:func:`choose` before anything was run, so that only the chosen number of clusters need be."""
+    ks = sorted(set(n_clusters))
+    if len(ks) == 1:
+        return Choice(ks[0], False, f"too few samples to look at more than k={ks[0]}")
+    return choose(hyperedges, ks)
 
 
 def _unclear(hyperedges: Hyperedges, found: list[Gap], ks: list[int]) -> str:

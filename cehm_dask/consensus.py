@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.adjustion import adjustion
-from cehm_dask.choice import Choice, choose, tiny_clusters
+from cehm_dask.choice import Choice, choose, recommend, tiny_clusters
 from cehm_dask.diffusion import diffusion
 from cehm_dask.engine import Engine
 from cehm_dask.evaluation import agreement, member_agreement
@@ -85,6 +85,12 @@ class Consensus:
     """The way of some samples, where the result goes into a store."""
     seconds: dict[str, float] = field(default_factory=dict)
     """By stage."""
+    auto: bool = False
+    """Whether k was chosen before anything was run."""
+
+    @property
+    def chosen_of_several(self) -> bool:
+        return self.auto or len(self.solutions) > 1
 
 
 ROUNDING = 1e-9
@@ -100,6 +106,7 @@ def consensus(
     problems_of: Sequence[Params],
     seed: int,
     *,
+    auto: bool = False,
     store: ConsensusStore | None = None,
     record: Record | None = None,
     progress: Progress | None = None,
@@ -113,6 +120,8 @@ def consensus(
         One for every value of k, alike in everything else.
     seed : int
         Of the medoid starts.
+    auto : bool
+        Choose a value of k from the intersections, and run that one only.
     store : ConsensusStore, optional
         Where checkpoints go, and come from if a run with the same settings was interrupted.
     record : callable (problem, stage, engine), optional
@@ -120,6 +129,8 @@ def consensus(
     progress : callable (Event), optional
     """
     labels, watch = engine.labels, _Watch()
+    recommended, all_problems = None, problems_of
+    problems_of = problems_of[:1] if auto else problems_of  # before the choice, only the smallest k must be possible
     # With no label missing there is a hyperedge a member at least; counting them costs as much as a small sweep.
     uncertain = labels.silent or max(params.n_clusters for params in problems_of) > labels.n_members
     n_hyperedges = labels.count_hyperedges() if uncertain else None
@@ -127,6 +138,9 @@ def consensus(
         check_fit(params, 0 if n_hyperedges == 0 else labels.n_samples, n_hyperedges)
     table, n_silent, trail = _intersections(engine, problems_of, seed, store)
     hyperedges = hyperedges_of(labels, table, n_silent)
+    if auto:
+        recommended = recommend(hyperedges, [params.n_clusters for params in all_problems])
+        problems_of = [params for params in all_problems if params.n_clusters == recommended.n_clusters]
     for run in engine.runs:
         run.silent_rows = n_silent > 0
     for params in problems_of:
@@ -141,7 +155,7 @@ def consensus(
         found = survey(engine, problems)
         watch.lap("survey")
     solutions = tuple(_best(problems, params, found) for params in problems_of)
-    choice = choose(hyperedges, [solution.n_clusters for solution in solutions])
+    choice = recommended or choose(hyperedges, [solution.n_clusters for solution in solutions])
     result = Consensus(
         solutions,
         next(solution for solution in solutions if solution.n_clusters == choice.n_clusters),
@@ -150,6 +164,7 @@ def consensus(
         member_agreement(hyperedges),
         trail,
         watch.seconds,
+        auto,
     )
     _warn_about_result(result)
     return result
@@ -347,7 +362,7 @@ def _warn_about_result(result: Consensus) -> None:
     params = solution.problem.params
     if not result.choice.clear:
         _warn(f"no clear k: {result.choice.reason}")
-    tiny = tiny_clusters(solution.problem.counts) if len(result.solutions) > 1 else ""
+    tiny = tiny_clusters(solution.problem.counts) if result.chosen_of_several else ""
     if tiny:
         _warn(f"k={params.n_clusters}: {tiny}; look at them, or ask for fewer clusters")
     if not solution.problem.converged:
@@ -359,7 +374,7 @@ def _warn_about_result(result: Consensus) -> None:
         )
     members = len(result.member_agreement)
     # Members much finer than k agree more with one another; that says nothing against a k they single out.
-    singled_out = result.choice.clear and len(result.solutions) > 1
+    singled_out = result.choice.clear and result.chosen_of_several
     if members > 1 and not singled_out:
         between = (result.member_agreement.sum() - members) / (members * (members - 1))
         if solution.agreement < between - ROUNDING:

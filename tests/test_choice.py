@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import normalized_mutual_info_score
 
-from cehm_dask import CEHM, choice, job, survey
+from cehm_dask import CEHM, ClusterEnsemble, choice, job, survey
 from cehm_dask.choice import choose, containment, gaps, tiny_clusters
 from cehm_dask.consensus import ConsensusWarning
 from cehm_dask.engine import Engine
@@ -248,3 +248,43 @@ def test_pairs__bounded_and_spread():
     many = survey._pairs(range(100), 10)
     assert len(many) == len(set(many)) == survey.MOST_PAIRS
     assert len(survey._pairs(range(100), 1000)) == 1
+
+
+# --- auto --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("error")
+def test_auto__runs_the_clear_k_only(three, tmp_path):
+    model = CEHM("auto", restarts=3, random_state=0).fit(three, output=tmp_path / "c.zarr")
+    alone = CEHM(3, restarts=3, random_state=0).fit(three)
+    assert list(model.scan_) == [3]
+    assert model.choice_["clear"]
+    assert "3 groups" in model.choice_["reason"]
+    np.testing.assert_array_equal(model.labels_[:], alone.labels_)
+    assert model.n_sweeps_ == alone.n_sweeps_
+    assert CEHM.load(tmp_path / "c.zarr").n_clusters_ == 3
+
+
+@pytest.mark.parametrize("n_samples", [5, 400])
+def test_auto__unclear_k_is_warned_about(n_samples):
+    flat = np.random.default_rng(3).integers(0, 3, (n_samples, 10))
+    with pytest.warns(ConsensusWarning, match="no clear k"):
+        model = CEHM("auto", random_state=0).fit(flat)
+    assert model.n_clusters_ == 2
+    assert not model.choice_["clear"]
+
+
+def test_auto__from_features():
+    model = ClusterEnsemble("auto", random_state=0).fit(blobs(k=5, d=5, n=1000, apart=8.0, sizes=1000.0, seed=2))
+    assert model.consensus_.n_clusters_ == 5
+    assert model.consensus_.choice_["clear"]
+
+
+def test_auto__refused_with_given_medoids():
+    with pytest.raises(ValueError, match="not as 'auto'"):
+        CEHM("auto", init=[0, 1]).fit(np.eye(4, dtype=int))
+
+
+def test_auto__other_words_are_refused():
+    with pytest.raises(TypeError, match="n_clusters='many'"):
+        CEHM("many").fit(np.eye(4, dtype=int))
