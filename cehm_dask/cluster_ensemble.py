@@ -21,6 +21,7 @@ from cehm_dask.consensus import Progress
 from cehm_dask.engine import crew
 from cehm_dask.estimator import CEHM
 from cehm_dask.features import Features, Scaling, as_features
+from cehm_dask.plan import auto_members
 from cehm_dask.store import load_model, save_model
 
 CONSENSUS = ("variant", "tries", "restarts", "choose", "max_iter")
@@ -32,8 +33,9 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    n_clusters : int
-        Clusters wanted.
+    n_clusters : int, or "auto"
+        Clusters wanted; "auto": as many as the members single out, see :class:`CEHM`. Members are then made as
+        for k = 20, or √n if that is less.
     members : int, default 30
         Base clusterings to make.
     base : {"kmeans", "minibatch", "mixture", "birch", "dask-ml"}, an estimator, or a sequence of these
@@ -80,7 +82,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        n_clusters: int,
+        n_clusters: int | str,
         members: int = 30,
         base: Any = "kmeans",
         scale: str = "standard",
@@ -128,9 +130,11 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         progress : callable (Event), optional
             Told of every finished round of the consensus.
         """
+        if isinstance(self.n_clusters, str) and self.n_clusters != "auto":
+            raise TypeError(f"n_clusters={self.n_clusters!r}: expected a whole number, or 'auto'")
         features = as_features(X)
         seed = int(check_random_state(self.random_state).randint(2**31))
-        low, high = k_range(self.n_clusters, features.n_samples)
+        low, high = k_range(self._made_for(features.n_samples), features.n_samples)
         low, high = self.k_min or low, self.k_max or max(high, self.k_min or 0)
         plans = plan_members(
             self.members,
@@ -161,6 +165,10 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.margin_ = self.consensus_.margin_
         self.n_features_in_ = features.n_features
         return self
+
+    def _made_for(self, n_samples: int) -> int:
+        """The k that members are made for."""
+        return auto_members(n_samples) if isinstance(self.n_clusters, str) else self.n_clusters
 
     def predict(self, X: Any) -> NDArray[np.int16]:
         """Cluster of new rows: the fitted members label them, then the consensus does."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.adjustion import adjustion
-from cehm_dask.choice import Choice, Survey, choose, survey
+from cehm_dask.choice import Choice, choose, recommend, tiny_clusters
 from cehm_dask.diffusion import diffusion
 from cehm_dask.engine import Engine
 from cehm_dask.evaluation import agreement, member_agreement
@@ -29,6 +29,7 @@ from cehm_dask.rounds import Answer, Order, advance, combine
 from cehm_dask.split import found_in
 from cehm_dask.start import start
 from cehm_dask.store import ConsensusStore
+from cehm_dask.survey import Survey, survey
 from cehm_dask.trail import SAMPLE, Trail, rows_to_follow
 
 
@@ -96,6 +97,12 @@ class Consensus:
     """The way of some samples, where the result goes into a store."""
     seconds: dict[str, float] = field(default_factory=dict)
     """By stage."""
+    auto: bool = False
+    """Whether k was chosen before anything was run."""
+
+    @property
+    def chosen_of_several(self) -> bool:
+        return self.auto or len(self.solutions) > 1
 
 
 class ConsensusWarning(UserWarning):
@@ -107,6 +114,7 @@ def consensus(
     problems_of: Sequence[Params],
     seed: int,
     *,
+    auto: bool = False,
     store: ConsensusStore | None = None,
     record: Record | None = None,
     progress: Progress | None = None,
@@ -120,6 +128,8 @@ def consensus(
         One for every value of k, alike in everything else.
     seed : int
         Of the medoid starts.
+    auto : bool
+        Choose a value of k from the intersections, and run that one only.
     store : ConsensusStore, optional
         Where checkpoints go, and come from if a run with the same settings was interrupted.
     record : callable (problem, stage, engine), optional
@@ -127,6 +137,8 @@ def consensus(
     progress : callable (Event), optional
     """
     labels, watch = engine.labels, _Watch()
+    recommended, all_problems = None, problems_of
+    problems_of = problems_of[:1] if auto else problems_of  # before the choice, only the smallest k must be possible
     # With no label missing there is a hyperedge a member at least; counting them costs as much as a small sweep.
     uncertain = labels.silent or max(params.n_clusters for params in problems_of) > labels.n_members
     n_hyperedges = labels.count_hyperedges() if uncertain else None
@@ -134,6 +146,9 @@ def consensus(
         check_fit(params, 0 if n_hyperedges == 0 else labels.n_samples, n_hyperedges)
     table, n_silent, trail, competing = _intersections(engine, problems_of, seed, store)
     hyperedges = hyperedges_of(labels, table, n_silent)
+    if auto:
+        recommended = recommend(hyperedges, [params.n_clusters for params in all_problems])
+        problems_of = [params for params in all_problems if params.n_clusters == recommended.n_clusters]
     for run in engine.runs:
         run.silent_rows = n_silent > 0
     for params in problems_of:
@@ -148,7 +163,7 @@ def consensus(
         found = survey(engine, problems)
         watch.lap("survey")
     solutions = tuple(_best(problems, params, found) for params in problems_of)
-    choice = choose(hyperedges, {solution.n_clusters: solution.agreement for solution in solutions})
+    choice = recommended or choose(hyperedges, [solution.n_clusters for solution in solutions])
     result = Consensus(
         solutions,
         next(solution for solution in solutions if solution.n_clusters == choice.n_clusters),
@@ -157,6 +172,7 @@ def consensus(
         member_agreement(hyperedges),
         trail,
         watch.seconds,
+        auto,
     )
     _warn_about_result(result)
     return result
@@ -395,6 +411,9 @@ def _warn_about_result(result: Consensus) -> None:
     params = solution.problem.params
     if not result.choice.clear:
         _warn(f"no clear k: {result.choice.reason}")
+    tiny = tiny_clusters(solution.problem.counts) if result.chosen_of_several else ""
+    if tiny:
+        _warn(f"k={params.n_clusters}: {tiny}; look at them, or ask for fewer clusters")
     if not solution.problem.converged:
         _warn(f"adjustion still moved samples after max_iter={params.max_iter} rounds; raise max_iter to let it end")
     if solution.n_clusters_found < params.n_clusters:

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from cehm_dask.choice import ONLY_ONE
 from cehm_dask.consensus import Event
 from cehm_dask.machine import resident_bytes
 from cehm_dask.outlook import Outlook
@@ -230,9 +231,10 @@ def summary(console: Console, model: Any, seconds: float) -> None:
 def _closing(
     console: Console, facts: dict[str, Any], sizes: NDArray[np.int64], members: NDArray[np.float64], seconds: float
 ) -> None:
+    choice = facts["choice"]
     if len(facts["scan"]) > 1:
-        choice = facts["choice"]
         console.print(scan_table(facts["scan"], choice["n_clusters"]))
+    if choice["reason"] != ONLY_ONE:
         verdict = f"k = {choice['n_clusters']}" if choice["clear"] else "no clear k"
         console.print(f"[bold]{verdict}[/]: {escape(choice['reason'])}", highlight=False)
     console.print(cluster_table(sizes))

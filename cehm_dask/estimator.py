@@ -35,9 +35,10 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    n_clusters : int, or a sequence of int
+    n_clusters : int, a sequence of int, or "auto"
         Clusters wanted. Several values are run side by side, and the one that the members single out is kept; if none
-        stands out, a warning says so, and the one that agrees most with the members is kept.
+        stands out, a warning says so, and the one behind the widest spectral gap is kept. "auto" looks at 2 to 30
+        (no more than √n, nor than the finest member has) in the first sweep, and runs the chosen one only.
     variant : {"auto", "released", "printed", "cosine", "kmeans", "tau"}, default "auto"
         What is computed. "auto" takes several candidates to the end, each repaired until it has k clusters, and keeps
         one from the labels alone; with one of the three knobs below, or ``init``, it is a single chain from medoids.
@@ -119,7 +120,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        n_clusters: int | Sequence[int],
+        n_clusters: int | Sequence[int] | str,
         variant: str = "auto",
         similarity: str | None = None,
         belonging: str | None = None,
@@ -176,7 +177,10 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         progress : callable (Event), optional
             Gets a small record of every finished round.
         """
-        wanted: Any = self.n_clusters
+        auto = isinstance(self.n_clusters, str) and self.n_clusters == "auto"
+        if auto and self.init is not None:
+            raise ValueError("init: give n_clusters as a number with it, not as 'auto'")
+        wanted: Any = 2 if auto else self.n_clusters
         ks = tuple(wanted) if isinstance(wanted, list | tuple | range | np.ndarray) else (wanted,)
         if not ks:
             raise ValueError("n_clusters=[]: give at least one number of clusters")
@@ -190,7 +194,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             overwrite=overwrite,
         )
         follow = None if record is None else partial(_recorded, record)
-        outcome = cluster(labels, params, seed, where, ks=ks, record=follow, progress=progress)
+        outcome = cluster(labels, params, seed, where, ks=ks, auto=auto, record=follow, progress=progress)
         result, problem = outcome.consensus, outcome.consensus.chosen.problem
         self.labels_ = outcome.labels
         self.margin_ = outcome.margin

@@ -15,7 +15,7 @@ from cehm_dask.base_labels import MemberPlan, k_range, plan_members
 from cehm_dask.features import Features, as_features
 from cehm_dask.files import StoreError
 from cehm_dask.machine import Machine
-from cehm_dask.plan import Budget, Shape, make_budget
+from cehm_dask.plan import Budget, Shape, auto_members, make_budget
 from cehm_dask.recipe import Recipe
 from cehm_dask.store import is_store, open_ensemble, read_facts, shape_of_chunks
 
@@ -40,7 +40,7 @@ def left_out(recipe: Recipe) -> list[str]:
 def members_of(recipe: Recipe, n_samples: int) -> list[MemberPlan]:
     """The base clusterings that a recipe asks for; by default each has at least the largest k that is tried."""
     wanted = recipe.ensemble
-    low, high = k_range(max(recipe.consensus.k), n_samples)
+    low, high = k_range(auto_members(n_samples) if recipe.consensus.k == "auto" else max(recipe.consensus.k), n_samples)
     low, high = wanted.k_min or min(low, wanted.k_max or low), wanted.k_max or max(high, wanted.k_min or 0)
     drawn = wanted.model_dump(include={"subspace", "projection", "bootstrap"})
     return plan_members(wanted.members, low, high, wanted.seed, base=wanted.base, **drawn)
@@ -55,7 +55,7 @@ def shape_of(n_samples: int, widths: Sequence[int]) -> Shape:
 
 def budget_for(recipe: Recipe, shape: Shape, machine: Machine) -> Budget:
     """Blocks, runs and bytes of the consensus that a recipe asks for, or a refusal."""
-    ks = [k for k in recipe.consensus.k for _ in range(recipe.consensus.restarts)]
+    ks = [k for k in recipe.consensus.ks(shape.n_samples) for _ in range(recipe.consensus.restarts)]
     return make_budget(
         shape,
         ks,

@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask.choice import mean_margin
 from cehm_dask.cluster import require_access
 from cehm_dask.consensus import Consensus, Progress, Record, consensus
 from cehm_dask.engine import Engine
 from cehm_dask.labels import Labels
 from cehm_dask.machine import Machine, cluster_machine, peak_bytes, this_machine
-from cehm_dask.plan import Budget, Params, expected_sweeps, format_bytes, make_budget
+from cehm_dask.plan import Budget, Params, auto_clusters, expected_sweeps, format_bytes, make_budget
 from cehm_dask.result import MARGIN_BINS, Found, add_written, fill, gather, join, margin_units, write_chunk, write_run
 from cehm_dask.rounds import Order
 from cehm_dask.store import ConsensusStore, Ensemble, open_consensus
+from cehm_dask.survey import mean_margin
 from cehm_dask.trail import stages_of
 
 log = logging.getLogger(__name__)
@@ -91,28 +91,32 @@ def cluster(
     where: Where,
     *,
     ks: Sequence[int] = (),
+    auto: bool = False,
     record: Record | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
     """Consensus of base labels, for one value of k or for several side by side.
 
+    With ``auto``, one of :func:`auto_clusters` is chosen from the intersections and run; memory is set aside for the
+    largest.
+
     ``progress`` is told of every finished round; if it has a method ``rows(stage, done, total)``, that is told of the
     rows done inside a sweep.
     """
-    ks = tuple(ks) or (params.n_clusters,)
+    ks = tuple(auto_clusters(labels.n_samples)) if auto else tuple(ks) or (params.n_clusters,)
     problems_of = [replace(params, n_clusters=k) for k in ks]
-    budget = budget_of(labels, params, ks, where)
+    budget = budget_of(labels, params, ks[-1:] if auto else ks, where)
     _log_plan(labels, problems_of, budget)
     if where.client is not None:
         require_access(where.client, *_urls_on_workers(labels, where.output))
     store = None
     if where.output is not None:
-        store = ConsensusStore(where.output, identity(labels, params, ks, seed))
+        store = ConsensusStore(where.output, identity(labels, params, ks, seed, auto=auto))
         store.open(overwrite=where.overwrite)
     try:
         with Engine(labels, budget, where.client) as engine:
             engine.watch = getattr(progress, "rows", None)
-            result = consensus(engine, problems_of, seed, store=store, record=record, progress=progress)
+            result = consensus(engine, problems_of, seed, auto=auto, store=store, record=record, progress=progress)
             order = result.chosen.problem.last_order()
             # Where problems were compared, that has made good the margins that workers keep.
             reads = budget.result_reads and not (budget.keep_state and result.chosen.margin is not None)
@@ -150,11 +154,12 @@ def _log_plan(labels: Labels, problems_of: Sequence[Params], budget: Budget) -> 
     )
 
 
-def identity(labels: Labels, params: Params, ks: Sequence[int], seed: int) -> dict[str, Any]:
+def identity(labels: Labels, params: Params, ks: Sequence[int], seed: int, *, auto: bool = False) -> dict[str, Any]:
     """All that the labels of the result depend on."""
     facts = asdict(params)
     facts["init"] = None if params.init is None else list(params.init)
-    return {**facts, "n_clusters": list(ks), "seed": seed, "labels": labels.fingerprint or _fingerprint(labels)}
+    wanted = "auto" if auto else list(ks)
+    return {**facts, "n_clusters": wanted, "seed": seed, "labels": labels.fingerprint or _fingerprint(labels)}
 
 
 def _fingerprint(labels: Labels) -> str:

@@ -193,9 +193,10 @@ def _brought(recipe: Recipe) -> tuple[Expected, Shape]:
 
 def _consensus(recipe: Recipe, shape: Shape, machine: Machine) -> Expected:
     wanted = recipe.consensus
-    problems = len(wanted.k) * wanted.restarts
+    ks = wanted.ks(shape.n_samples)
+    problems = len(ks) * wanted.restarts
     budget = budget_for(recipe, shape, machine)
-    params = [Params(k, variant=wanted.variant, max_iter=wanted.max_iter) for k in wanted.k]
+    params = [Params(k, variant=wanted.variant, max_iter=wanted.max_iter) for k in ks]
     sweeps = max(expected_sweeps(one, shape.n_samples, budget) for one in params)
     size = shape.n_samples * shape.row_bytes
     read = size * (1 if budget.keep_labels else sweeps)

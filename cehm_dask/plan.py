@@ -405,6 +405,29 @@ def expected_sweeps(params: Params, n_samples: int, budget: Budget) -> int:
     return 3 + a_round * (rounds - 1) + USUAL_ADJUSTION + int(budget.result_reads)
 
 
+AUTO_MEMBERS = 20
+"""Clusters that members are made for where k is "auto": about the largest k that they can tell from smaller ones."""
+
+MOST_AUTO = 30
+"""Largest number of clusters that "auto" looks at."""
+
+
+def auto_clusters(n_samples: int) -> range:
+    """Numbers of clusters that "auto" looks at: from 2 to 30, but no more than √n.
+
+    The choice looks at fewer where no member has as many clusters.
+
+    >>> auto_clusters(150), auto_clusters(10**6)
+    (range(2, 13), range(2, 31))
+    """
+    return range(2, max(2, min(MOST_AUTO, isqrt(n_samples))) + 1)
+
+
+def auto_members(n_samples: int) -> int:
+    """The k that members are made for where k is "auto"."""
+    return max(2, min(AUTO_MEMBERS, isqrt(n_samples)))
+
+
 def parse_clusters(wanted: Any) -> list[int]:
     """Numbers of clusters as people write them.
 

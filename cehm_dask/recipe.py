@@ -21,7 +21,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr,
 
 from cehm_dask.files import is_url
 from cehm_dask.machine import parse_bytes
-from cehm_dask.plan import MAX_CLUSTERS, parse_clusters
+from cehm_dask.plan import MAX_CLUSTERS, auto_clusters, parse_clusters
 
 TABLES = (".csv", ".parquet")
 Key = tuple[str | int, ...]
@@ -50,13 +50,17 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+def _clusters(value: Any) -> Any:
+    return value if value == "auto" else parse_clusters(value)
+
+
 Whole = Annotated[int, BeforeValidator(_no_boolean), Field(ge=1)]
 Seed = Annotated[int, BeforeValidator(_no_boolean), Field(ge=0, lt=2**32)]
 Share = Annotated[float, BeforeValidator(_no_boolean), Field(gt=0, le=1)]
 Base = Literal["kmeans", "minibatch", "mixture", "birch", "dask-ml"]
 Clusters = Annotated[
-    list[Annotated[int, Field(ge=1, le=MAX_CLUSTERS)]],
-    BeforeValidator(parse_clusters, json_schema_input_type=int | list[int] | str),
+    list[Annotated[int, Field(ge=1, le=MAX_CLUSTERS)]] | Literal["auto"],
+    BeforeValidator(_clusters, json_schema_input_type=int | list[int] | str),
 ]
 
 
@@ -107,7 +111,7 @@ class EnsembleSection(Section):
 class ConsensusSection(Section):
     """The one clustering out of many."""
 
-    k: Clusters = Field(description="Clusters wanted: 10, or [5, 8, 10], or '2..15'.")
+    k: Clusters = Field(description="Clusters wanted: 10, or [5, 8, 10], or '2..15', or auto.")
     tries: Whole = Field(10, description="k-medoids solutions, at most, of which the best are taken.")
     restarts: Whole = Field(1, description="Medoid starts run side by side; the best is kept.")
     variant: Literal["released", "printed", "cosine"] = Field(
@@ -116,6 +120,10 @@ class ConsensusSection(Section):
     choose: Literal["agreement", "loss"] = Field("agreement", description="By what the best start is chosen.")
     max_iter: Whole = Field(100, description="Most rounds of adjustion.")
     seed: Seed = 0
+
+    def ks(self, n_samples: int) -> list[int]:
+        """Numbers of clusters that are run; for "auto" the largest that may be, which costs most."""
+        return [auto_clusters(n_samples)[-1]] if self.k == "auto" else self.k
 
 
 class Truth(Section):

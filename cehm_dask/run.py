@@ -460,12 +460,12 @@ class _Run:
         wanted = self.recipe.consensus
         ensemble = open_ensemble(self.ensemble_url)
         url = self._path("consensus.zarr")
-        ks = ", ".join(map(str, wanted.k))
+        ks = "auto" if wanted.k == "auto" else ", ".join(map(str, wanted.k))
         what = f"{ensemble.n_samples:,} samples, {len(ensemble.widths)} members, k = {ks}"
 
         def make(_resume: bool) -> None:
             model = CEHM(
-                wanted.k if len(wanted.k) > 1 else wanted.k[0],
+                wanted.k if wanted.k == "auto" or len(wanted.k) > 1 else wanted.k[0],
                 random_state=wanted.seed,
                 **wanted.model_dump(include={"tries", "restarts", "variant", "choose", "max_iter"}),
             )

@@ -17,7 +17,7 @@ LAYERS = [
     {"medoids", "evaluation", "rounds", "belonging", "points", "spectral"},
     {"split", "result"},
     {"problem", "portfolio"},
-    {"start", "diffusion", "adjustion", "choice", "trail"},
+    {"start", "diffusion", "adjustion", "choice", "survey", "trail"},
     {"consensus"},
     {"job"},
     {"rivals.rows"},

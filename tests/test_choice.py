@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import normalized_mutual_info_score
 
-from cehm_dask import CEHM, choice, job
-from cehm_dask.choice import choose, gaps
+from cehm_dask import CEHM, ClusterEnsemble, choice, job, survey
+from cehm_dask.choice import choose, containment, gaps, tiny_clusters
 from cehm_dask.consensus import ConsensusWarning
 from cehm_dask.engine import Engine
 from cehm_dask.intersections import hyperedges_of, intersections
@@ -17,7 +17,7 @@ from cehm_dask.labels import as_labels
 from cehm_dask.plan import Params
 from cehm_dask.result import gather, join
 from cehm_dask.store import open_consensus
-from tests.benchmarks.choice import SIX, blobs, members_of, noise, recommended
+from tests.benchmarks.choice import SIX, WIDE, blobs, judged, made_up, members_of, noise, recommended
 
 
 def hyperedges_in(base_labels):
@@ -54,35 +54,63 @@ def test_choose__no_clear_k_on_uniform_noise(d, seed):
 
 def test_choose__reason_names_the_gap(three):
     hyperedges = hyperedges_in(three)
-    found = choose(hyperedges, {2: 0.9, 3: 0.5, 4: 0.6})
+    found = choose(hyperedges, [2, 3, 4])
     gap = next(gap for gap in gaps(hyperedges, 4) if gap.n_clusters == 3)
     assert (found.n_clusters, found.clear) == (3, True)
     assert f"{gap.inside:.3f}" in found.reason
     assert f"{gap.beyond:.3f}" in found.reason
 
 
+@pytest.mark.parametrize(("low", "high"), [(6, 6), (3, 7), (2, 6), (9, 36), (3, 36)])
+@pytest.mark.parametrize("missing", [0.0, 0.15])
+def test_choose__same_k_coarse_and_fine_members(low, high, missing):
+    found = judged(made_up(6, low, high, missing, seed=3), WIDE)
+    assert (found.n_clusters, found.clear) == (6, True)
+
+
+@pytest.mark.parametrize(("low", "high"), [(7, 7), (4, 8)])
+def test_choose__same_k_and_coarse_kmeans_members(low, high):
+    found = judged(members_of(blobs(k=7, d=8, n=1500, apart=8.0, sizes=1000.0, seed=5), low, high, 4), WIDE)
+    assert (found.n_clusters, found.clear) == (7, True)
+
+
+@pytest.mark.parametrize(("low", "high"), [(7, 7), (4, 8), (2, 7), (11, 30)])
+def test_choose__no_clear_k_on_noise_whatever_the_members(low, high):
+    assert not judged(members_of(noise(6, 1), low, high, 4), WIDE).clear
+    rng = np.random.default_rng(6)
+    independent = np.stack([rng.integers(0, width, 1000) for width in rng.integers(low, high + 1, 30)], axis=1)
+    found = judged(independent, WIDE)
+    assert (found.n_clusters, found.clear) == (2, False)
+    assert "independent labels" in found.reason
+
+
+def test_choose__fall_back_does_not_grow_with_k():
+    flat = hyperedges_in(members_of(noise(6, 1), 20, 40, 4))
+    assert len({choose(flat, range(2, last)).n_clusters for last in (12, 20, 31)}) == 1
+
+
 def test_choose__clear_k_that_was_not_run(three):
-    found = choose(hyperedges_in(three), {2: 0.9, 4: 0.95, 5: 0.6})
-    assert (found.n_clusters, found.clear) == (4, False)
+    found = choose(hyperedges_in(three), [2, 4, 5])
+    assert not found.clear
     assert "k=3 stands out, which was not run" in found.reason
+    assert f"kept is k={found.n_clusters}, with the widest gap" in found.reason
 
 
 def test_choose__two_that_stand_out_alike(three, monkeypatch):
     monkeypatch.setattr(choice, "NEXT_GAP", 1e9)
-    found = choose(hyperedges_in(three), {2: 0.9, 3: 0.5, 4: 0.6})
-    assert (found.n_clusters, found.clear) == (2, False)
+    found = choose(hyperedges_in(three), [2, 3, 4])
+    assert (found.n_clusters, found.clear) == (3, False)
     assert "stand out alike" in found.reason
 
 
-def test_choose__members_too_coarse_to_tell():
-    coarse = np.random.default_rng(0).integers(0, 2, (200, 8))
-    found = choose(hyperedges_in(coarse), {2: 0.1, 3: 0.2})
-    assert (found.n_clusters, found.clear) == (3, False)
-    assert "too few members" in found.reason
+def test_choose__members_with_one_cluster_each():
+    found = choose(hyperedges_in(np.zeros((20, 3), int)), [3, 2])
+    assert (found.n_clusters, found.clear) == (2, False)
+    assert "no member has two clusters" in found.reason
 
 
 def test_choose__one_k_is_no_question():
-    assert choose(hyperedges_in(np.zeros((5, 1), int)), {7: 0.3}) == choice.Choice(
+    assert choose(hyperedges_in(np.zeros((5, 1), int)), [7]) == choice.Choice(
         7, True, "the only number of clusters that was run"
     )
 
@@ -92,19 +120,38 @@ def test_gaps__are_those_of_all_eigenvalues(three, missing):
     base_labels = three.astype(int)
     base_labels[np.random.default_rng(1).random(base_labels.shape) < missing] = -1
     hyperedges = hyperedges_in(base_labels)
-    clusters_of = np.bincount(hyperedges.members)
     found = gaps(hyperedges, 9)
     assert [gap.n_clusters for gap in found] == list(range(2, 10))
-    assert len({gap.n_members for gap in found}) > 2
+    scale = np.sqrt(hyperedges.sizes)
+    values = np.linalg.eigvalsh(hyperedges.intersections / scale / scale[:, None])[::-1]
     for gap in found:
-        chosen = np.isin(hyperedges.members, np.flatnonzero(clusters_of >= 1.5 * gap.n_clusters))
-        scale = np.sqrt(hyperedges.sizes[chosen])
-        values = np.linalg.eigvalsh(hyperedges.intersections[np.ix_(chosen, chosen)] / scale / scale[:, None])[::-1]
         inside, beyond = values[gap.n_clusters - 1 : gap.n_clusters + 1] / values[0]
         assert gap.inside == pytest.approx(inside, abs=1e-3)
         assert gap.beyond == pytest.approx(beyond, abs=1e-3)
     if not missing:
-        assert values[0] / gap.n_members == pytest.approx(1.0)
+        assert values[0] / hyperedges.n_members == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("width", [2, 10, 40])
+def test_gaps__shuffled_members_stay_below_the_edge(three, width):
+    rng = np.random.default_rng(8)
+    shuffled = np.stack([rng.permutation(np.arange(600) % width) for _ in range(30)], axis=1)
+    for gap in gaps(hyperedges_in(shuffled), 9):
+        assert gap.inside < 1.05 * gap.edge
+        assert gap.width < choice.WIDE_TO_EDGE
+
+
+def test_containment__from_nested_to_crossed():
+    nested = np.array([[0, 0, 5], [0, 1, 5], [1, 2, 6], [1, 3, 6]])
+    assert containment(hyperedges_in(nested)) == 1.0
+    crossed = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
+    assert containment(hyperedges_in(crossed)) == 0.5
+    assert containment(hyperedges_in(nested[:, :1])) == 0.0
+
+
+def test_tiny_clusters__named_below_half_a_percent():
+    assert tiny_clusters(np.array([[995, 0, 5], [0, 0, 0]])) == ""
+    assert tiny_clusters(np.array([[996, 0, 4]])) == "1 of 2 clusters hold less than 0.5% of the samples each"
 
 
 # --- the scan ----------------------------------------------------------------------------------------------------
@@ -122,12 +169,18 @@ def test_scan__clear_k_is_kept_and_told(three, tmp_path):
     assert stored.facts["n_clusters"] == 3
 
 
-def test_scan__unclear_k_is_warned_about_and_agreement_decides():
+def test_scan__unclear_k_is_warned_about_and_the_fall_back_kept():
     flat = np.random.default_rng(3).integers(0, 12, (400, 10))
     with pytest.warns(ConsensusWarning, match="no clear k"):
         model = CEHM(range(2, 5), random_state=0).fit(flat)
     assert not model.choice_["clear"]
-    assert model.n_clusters_ == max(model.scan_, key=lambda k: model.scan_[k]["agreement"])
+    assert model.n_clusters_ == 2
+
+
+def test_scan__tiny_clusters_are_warned_about():
+    rows = np.repeat([0, 1, 2], [600, 397, 3])
+    with pytest.warns(ConsensusWarning, match="k=3: 1 of 3 clusters hold less than 0.5%"):
+        CEHM([2, 3], random_state=0).fit(np.stack([rows] * 5, axis=1))
 
 
 @pytest.mark.parametrize("variant", ["released", "printed"])
@@ -191,7 +244,47 @@ def test_scan__starts_that_are_all_the_same_are_stable(three):
 
 
 def test_pairs__bounded_and_spread():
-    assert choice._pairs(range(5), 10) == list(combinations(range(5), 2))
-    many = choice._pairs(range(100), 10)
-    assert len(many) == len(set(many)) == choice.MOST_PAIRS
-    assert len(choice._pairs(range(100), 1000)) == 1
+    assert survey._pairs(range(5), 10) == list(combinations(range(5), 2))
+    many = survey._pairs(range(100), 10)
+    assert len(many) == len(set(many)) == survey.MOST_PAIRS
+    assert len(survey._pairs(range(100), 1000)) == 1
+
+
+# --- auto --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("error")
+def test_auto__runs_the_clear_k_only(three, tmp_path):
+    model = CEHM("auto", restarts=3, random_state=0).fit(three, output=tmp_path / "c.zarr")
+    alone = CEHM(3, restarts=3, random_state=0).fit(three)
+    assert list(model.scan_) == [3]
+    assert model.choice_["clear"]
+    assert "3 groups" in model.choice_["reason"]
+    np.testing.assert_array_equal(model.labels_[:], alone.labels_)
+    assert model.n_sweeps_ == alone.n_sweeps_
+    assert CEHM.load(tmp_path / "c.zarr").n_clusters_ == 3
+
+
+@pytest.mark.parametrize("n_samples", [5, 400])
+def test_auto__unclear_k_is_warned_about(n_samples):
+    flat = np.random.default_rng(3).integers(0, 3, (n_samples, 10))
+    with pytest.warns(ConsensusWarning, match="no clear k"):
+        model = CEHM("auto", random_state=0).fit(flat)
+    assert model.n_clusters_ == 2
+    assert not model.choice_["clear"]
+
+
+def test_auto__from_features():
+    model = ClusterEnsemble("auto", random_state=0).fit(blobs(k=5, d=5, n=1000, apart=8.0, sizes=1000.0, seed=2))
+    assert model.consensus_.n_clusters_ == 5
+    assert model.consensus_.choice_["clear"]
+
+
+def test_auto__refused_with_given_medoids():
+    with pytest.raises(ValueError, match="not as 'auto'"):
+        CEHM("auto", init=[0, 1]).fit(np.eye(4, dtype=int))
+
+
+def test_auto__other_words_are_refused():
+    with pytest.raises(TypeError, match="n_clusters='many'"):
+        CEHM("many").fit(np.eye(4, dtype=int))

@@ -148,6 +148,15 @@ def test_consensus__several_k(folder, base_labels, text, ks):
     np.testing.assert_array_equal(labels_of("out.zarr"), CEHM(ks, random_state=0).fit(base_labels).labels_)
 
 
+def test_consensus__k_auto(folder, base_labels):
+    out, _ = cehm("consensus", "labels.npy", "--k", "auto", "-o", "out.zarr")
+    facts = open_consensus("out.zarr").facts
+    assert [solution["n_clusters"] for solution in facts["scan"]] == [facts["choice"]["n_clusters"]]
+    assert facts["choice"]["reason"] in " ".join(out.split())
+    assert facts["identity"]["n_clusters"] == "auto"
+    np.testing.assert_array_equal(labels_of("out.zarr"), CEHM("auto", random_state=0).fit(base_labels).labels_)
+
+
 @pytest.mark.parametrize("text", ["x", "", "1.5", "5..2", "..", "2..x", "1,,2"])
 def test_consensus__k_that_is_none(folder, text):
     out, err = cehm("consensus", "labels.npy", "--k", text, code=2)

@@ -42,7 +42,8 @@ def test_recipe__defaults():
 
 
 @pytest.mark.parametrize(
-    ("k", "wanted"), [("10", [10]), ("[5, 8]", [5, 8]), ("2..5", [2, 3, 4, 5]), ("'7'", [7]), ("5,8", [5, 8])]
+    ("k", "wanted"),
+    [("10", [10]), ("[5, 8]", [5, 8]), ("2..5", [2, 3, 4, 5]), ("'7'", [7]), ("5,8", [5, 8]), ("auto", "auto")],
 )
 def test_k__one_a_list_or_a_range(k, wanted):
     assert parse(SMALL.replace("k: 3", f"k: {k}")).consensus.k == wanted

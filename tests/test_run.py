@@ -157,6 +157,13 @@ def test_run__several_k(folder):
     assert result.summary()["k"] in (2, 3, 4)
 
 
+def test_run__k_auto(folder):
+    result = run(parse(RECIPE, ["consensus.k=auto", "output=auto"]))
+    assert len(result.facts["scan"]) == 1
+    assert result.summary()["k"] == result.facts["choice"]["n_clusters"]
+    assert "k: auto" in Path("auto/recipe.yaml").read_text()
+
+
 def test_run__a_cluster_gives_the_same_labels(folder, two_processes):
     address = two_processes.scheduler.address
     stages = again(f"features={{path: {folder}/iris.csv, id: flower}}", "output=new", cluster=address)

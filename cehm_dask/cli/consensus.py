@@ -12,7 +12,9 @@ from cehm_dask.cli.explain import Clusters, explained
 
 @click.command()
 @click.argument("labels")
-@click.option("--k", "n_clusters", type=Clusters(), required=True, help="Clusters wanted: 10, or 5,8,10, or 2..15.")
+@click.option(
+    "--k", "n_clusters", type=Clusters(), required=True, help="Clusters wanted: 10, or 5,8, or 2..15, or auto."
+)
 @click.option("-o", "--output", help="Where the result goes: .zarr (can be resumed), .npy, .csv or .parquet.")
 @click.option("--id", "row_id", help="Column of a .csv or .parquet file that names the rows; kept in the output.")
 @click.option("--variant", default="released", show_default=True, help="Also 'printed' equations, 'cosine' belonging.")

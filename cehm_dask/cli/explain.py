@@ -90,13 +90,15 @@ class Count(click.ParamType[Any]):
 
 
 class Clusters(click.ParamType[Any]):
-    """Numbers of clusters: 10, or 5,8,10, or 2..15."""
+    """Numbers of clusters: 10, or 5,8,10, or 2..15, or auto."""
 
     name = "k"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | list[int]:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | list[int] | str:
         from cehm_dask.plan import parse_clusters
 
+        if value == "auto":
+            return "auto"
         try:
             ks = parse_clusters(value)
         except ValueError as error:

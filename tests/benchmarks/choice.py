@@ -1,19 +1,28 @@
 """Choosing k: what a scan costs, and how often its recommendation is right. One line a figure.
 
-``python -m tests.benchmarks.choice --folder FOLDER [--part recommend | scan | trail]``
+``python -m tests.benchmarks.choice --folder FOLDER [--part recommend | kinds | real | scan | trail] [--sets 30]
+[--pools FOLDER] [--data FOLDER]``
+
+Part ``kinds`` draws random sets from seeds that no constant of the rule was chosen on. Part ``real`` looks at
+scikit-learn's bundled sets, at the .npz files in ``--pools`` (``labels`` with a column a member, and ``y``), of which
+30 members are drawn five times, and at those in ``--data`` (``X`` and ``y``).
 """
 
 import argparse
 import time
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from math import ceil, isqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn import datasets
+from sklearn.cluster import KMeans
 
 from cehm_dask import job
 from cehm_dask.base_labels import k_range, label_all, make_labeller, plan_members
@@ -62,21 +71,31 @@ def noise(d: int, seed: int) -> Rows:
     return np.random.default_rng([seed, d]).random((1000 + 500 * (seed % 4), d))
 
 
-def members_of(rows: Rows, fewest: int = max(KS), seed: int = 0) -> NDArray[Any]:
-    """Thirty k-means runs as a run for all k makes them: with as many clusters as the largest k, or more."""
+def members_of(rows: Rows, fewest: int = max(KS), most: int | None = None, seed: int = 0) -> NDArray[Any]:
+    """Thirty k-means runs; by default as a run for all k makes them: with as many clusters as the largest k or more."""
     features = as_features(rows)
-    low, high = fewest, k_range(max(KS), len(rows))[1]
-    with ThreadPoolExecutor(2) as pool:
-        labeller, _ = make_labeller(features, plan_members(30, low, high, seed), seed, pool)
+    most = k_range(max(KS), len(rows))[1] if most is None else most
+    with ThreadPoolExecutor(1) as pool:
+        labeller, _ = make_labeller(features, plan_members(30, fewest, most, seed), seed, pool)
         return label_all(features, labeller, pool)
 
 
-def recommended(rows: Rows, fewest: int = max(KS)) -> Choice:
+def careful_members(rows: Rows, fewest: int, most: int, seed: int) -> NDArray[Any]:
+    """Thirty k-means runs, each the best of ten k-means++ starts."""
+    counts = np.random.default_rng(seed).integers(fewest, most + 1, 30)
+    return np.stack([KMeans(k, n_init=10, random_state=seed + i).fit_predict(rows) for i, k in enumerate(counts)], 1)
+
+
+def judged(base_labels: NDArray[Any], ks: Sequence[int] = KS) -> Choice:
     """What a scan would recommend; the rule looks at the intersections alone."""
-    labels = as_labels(members_of(rows, fewest))
-    with Engine(labels, budget_of(labels, Params(2), (2,), Where())) as engine:
+    labels = as_labels(base_labels)
+    with Engine(labels, budget_of(labels, Params(2), (2,), Where(threads=1))) as engine:
         table, n_silent = intersections(engine)
-    return choose(hyperedges_of(labels, table, n_silent), dict.fromkeys(KS, 0.0))
+    return choose(hyperedges_of(labels, table, n_silent), ks)
+
+
+def recommended(rows: Rows, fewest: int = max(KS)) -> Choice:
+    return judged(members_of(rows, fewest))
 
 
 def many(count: int) -> Iterator[tuple[int, Rows]]:
@@ -88,7 +107,7 @@ def many(count: int) -> Iterator[tuple[int, Rows]]:
         yield k, blobs(k=k, d=d, n=n, apart=float(rng.uniform(4.5, 9.0)), sizes=sizes, seed=seed)
 
 
-def recommend(_: Path) -> None:
+def recommend(_: argparse.Namespace) -> None:
     for fewest in (max(KS), min(KS)):
         print(f"members with {fewest} clusters or more:")
         right = 0
@@ -107,6 +126,108 @@ def recommend(_: Path) -> None:
             f"  30 random sets: {counts['right']} right, {counts['unclear']} no clear k, {counts['wrong']} wrong",
             flush=True,
         )
+
+
+FRESH = 50_000
+"""First seed of the random sets; the constants of the rule were chosen on seeds from 20,000 and 30,000 on."""
+WIDE = range(2, 31)
+
+
+def widths(k: int, n: int, finest: int | None = None) -> dict[str, tuple[int, int]]:
+    """Fewest and most clusters of the members, by kind, if there are k classes."""
+    return {
+        "fine, 1.5 k or more": (ceil(1.5 * k), finest or max(min(isqrt(n), 50), 2 * k)),
+        "coarse, 0.5 k .. 1.2 k": (max(2, ceil(0.5 * k)), max(3, int(1.2 * k))),
+        "coarse, 2 .. k": (2, k),
+        "all with k": (k, k),
+    }
+
+
+def made_up(k: int, low: int, high: int, missing: float, seed: int) -> NDArray[Any]:
+    """Labels that follow k classes, the largest up to twice the smallest, with probability 0.5 to 0.9."""
+    rng = np.random.default_rng([seed, 5])
+    n, ratio, follow = int(rng.integers(800, 3001)), rng.uniform(1, 2), rng.uniform(0.5, 0.9)
+    codes, truth = Synth(2 * n, 30, k, low, high, follow, missing or 1e-9, seed).arrays()
+    keep = rng.random(len(truth)) < ratio ** -np.linspace(0, 1, k)[truth]
+    return codes[keep].astype(np.int64) - 1
+
+
+class Tally:
+    """Verdicts by kind of ensemble."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, Counter[str]] = {}
+
+    def add(self, what: str, base_labels: NDArray[Any], k: int | None) -> None:
+        """``k`` is None for noise: the right answer is that there is none."""
+        found = judged(base_labels, WIDE)
+        right = found.n_clusters == k
+        counts = self.counts.setdefault(what, Counter())
+        counts.update(sets=1, unclear=not found.clear, right=found.clear and right, kept=right)
+
+    def show(self) -> None:
+        for what, counts in self.counts.items():
+            sets, unclear, right = counts["sets"], counts["unclear"], counts["right"]
+            print(
+                f"  {what}: {sets} ensembles, {right} right, {unclear} no clear k, {sets - right - unclear} wrong; "
+                f"right k kept, clear or not: {counts['kept']}",
+                flush=True,
+            )
+
+
+def kinds(chosen: argparse.Namespace) -> None:
+    """Random sets of 3 to 20 classes and noise, by kind of members."""
+    found = Tally()
+    for seed in range(FRESH, FRESH + chosen.sets):
+        rng = np.random.default_rng(seed)
+        k, d, n = int(rng.integers(3, 21)), int(rng.integers(2, 21)), int(rng.integers(800, 3001))
+        sizes, apart = float(rng.choice([4.0, 20.0, 1000.0])), float(rng.uniform(4.5, 9.0))
+        rows = blobs(k=k, d=d, n=n, apart=apart, sizes=sizes, seed=seed)
+        flat = rng.random((n, int(rng.integers(2, 11))))
+        for kind, (low, high) in widths(k, n).items():
+            found.add(f"blobs, members {kind}", members_of(rows, low, high, seed), k)
+            if not kind.startswith("fine"):
+                found.add(f"blobs, members {kind}, ten starts each", careful_members(rows, low, high, seed), k)
+            found.add(f"uniform noise, members {kind}", members_of(flat, low, high, seed), None)
+            random = [rng.integers(0, width, n) for width in rng.integers(low, high + 1, 30)]
+            found.add(f"independent labels, members {kind}", np.stack(random, 1), None)
+        for kind, (low, high) in {**widths(k, n, 6 * k), "0.5 k .. 6 k": (max(2, k // 2), 6 * k)}.items():
+            for missing in (0.0, 0.15):
+                what = f"made-up labels, {missing:.0%} missing, members {kind}"
+                found.add(what, made_up(k, low, high, missing, seed), k)
+    found.counts = dict(sorted(found.counts.items()))
+    found.show()
+
+
+def real(chosen: argparse.Namespace) -> None:
+    """Real data, where classes need not be clusters."""
+    sets = {f"scikit-learn {name}": getattr(datasets, f"load_{name}")(return_X_y=True) for name in BUNDLED}
+    for path in sorted(chosen.data.glob("*.npz")) if chosen.data else []:
+        with np.load(path) as file:
+            sets[path.stem] = file["X"], file["y"]
+    total = Tally()
+    for name, (rows, truth) in sets.items():
+        rng = np.random.default_rng(0)
+        some = np.sort(rng.choice(len(rows), min(len(rows), 5000), replace=False))
+        rows, k = np.asarray(rows[some], np.float64), len(np.unique(truth))
+        for kind, (low, high) in widths(k, len(rows)).items():
+            base_labels = members_of(rows, low, max(high, low), 1)
+            verdict = judged(base_labels, WIDE)
+            print(f"  {name} ({k} classes), {kind}: {verdict.n_clusters}{'' if verdict.clear else ' (no clear k)'}")
+            total.add(f"data sets, members {kind}", base_labels, k)
+    for path in sorted(chosen.pools.glob("*.npz")) if chosen.pools else []:
+        with np.load(path) as file:
+            pool, k = file["labels"], len(np.unique(file["y"]))
+        found = Tally()
+        for seed in range(5):
+            members = np.random.default_rng(seed).choice(pool.shape[1], 30, replace=False)
+            found.add(f"pool {path.stem} ({k} classes)", pool[:, members], k)
+            total.add("all pools", pool[:, members], k)
+        found.show()
+    total.show()
+
+
+BUNDLED = ("iris", "wine", "breast_cancer", "digits")
 
 
 class Stored:
@@ -132,9 +253,9 @@ class Stored:
         return time.perf_counter() - begin, time.process_time() - work_before, outcome
 
 
-def scan(folder: Path) -> None:
+def scan(chosen: argparse.Namespace) -> None:
     """14 values of k × 5 restarts in one go, against runs made one by one."""
-    stored = Stored(folder)
+    stored = Stored(chosen.folder)
     together, work, outcome = stored.run(list(KS), 5)
     starts = {record["n_clusters"]: record["restarts"] for record in outcome.scan}
     stages = sorted(outcome.consensus.seconds.items(), key=lambda stage: -stage[1])
@@ -151,25 +272,28 @@ def scan(folder: Path) -> None:
     )
 
 
-def trail(folder: Path) -> None:
+def trail(chosen: argparse.Namespace) -> None:
     """What following 3000 samples costs, with ten restarts."""
-    seconds, _, outcome = Stored(folder).run([10], 10)
+    seconds, _, outcome = Stored(chosen.folder).run([10], 10)
     share = outcome.consensus.seconds["trail"] / seconds
     print(f"trail, 10⁶ × 30, {outcome.consensus.chosen.restarts} restarts: {100 * share:.2f} % of {seconds:.1f} s")
 
 
 MEMORY = "6GiB"
-PARTS = {"recommend": recommend, "scan": scan, "trail": trail}
+PARTS = {"recommend": recommend, "kinds": kinds, "real": real, "scan": scan, "trail": trail}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="where the ensemble may lie")
+    parser.add_argument("--sets", type=int, default=30, help="random sets of part kinds")
+    parser.add_argument("--pools", type=Path, help="folder of .npz files with labels and y")
+    parser.add_argument("--data", type=Path, help="folder of .npz files with X and y")
     parser.add_argument("--part", choices=PARTS, action="append")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
     for part in chosen.part or PARTS:
-        PARTS[part](chosen.folder)
+        PARTS[part](chosen)
 
 
 if __name__ == "__main__":
