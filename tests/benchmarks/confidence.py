@@ -335,7 +335,7 @@ def draw(curves: dict[tuple[str, str, str], NDArray[Any]], path: Path) -> None:
             if j == 0:
                 axis.set_ylabel(f"share of {what} samples", fontsize=8)
             axis.tick_params(labelsize=7)
-    axes[0, 0].legend(fontsize=7, loc="upper left", frameon=False)
+    axes[0, 0].legend(fontsize=7, loc="lower right", frameon=False)
     picture.supxlabel("what is said of a sample (mean of its bin; the larger the dot, the more samples)", fontsize=8)
     picture.savefig(path, dpi=110)
 
