@@ -268,6 +268,84 @@ def degrees(codes, offsets, weights, out):  # type: ignore[no-untyped-def]
 
 
 @_jit
+def confidence(codes, offsets, weights, columns, quarters, labels, out):  # type: ignore[no-untyped-def]
+    """How likely the cluster of a row is the right one: its share of the labels, sharpened, among those of all.
+
+    Powers are made of square roots and products, which every machine rounds alike; a ``pow`` of a library need not.
+
+    Parameters
+    ----------
+    codes : (rows, members) uint8, uint16 or uint32
+    offsets : (members,) uint64
+    weights : (groups, slots, width) float64
+        One table as :func:`side_by_side` lays it out: a column of ones where a label says something, then a column of
+        shares for each cluster.
+    columns : int
+        1 + the number of clusters.
+    quarters : (members + 1,) int64
+        Four times the exponent of a row with so many labels, below 64; 0 for none.
+    labels : (rows,) int16
+        Cluster of each row; below 0: in none.
+    out : (rows,) float64
+        Out: 0 to 1; 0 for rows without labels or cluster.
+    """
+    rows = codes.shape[0]
+    sums = np.zeros((WIDEST, STRIP))
+    scale = np.zeros(STRIP)
+    power = np.zeros(STRIP, np.int64)
+    total = np.empty(STRIP)
+    own = np.empty(STRIP)
+    cluster = np.empty(STRIP, np.int64)
+    for first in range(0, rows, STRIP):
+        strip = codes[first : first + STRIP]
+        height = strip.shape[0]
+        total[:] = 0.0
+        own[:] = 0.0
+        cluster[:] = -1
+        for r in range(height):
+            cluster[r] = labels[first + r]
+        for column in range(columns):
+            i = column % WIDEST
+            if i == 0:
+                table = weights[column // WIDEST]
+                width = min(WIDEST, columns - column)
+                if width > 8:
+                    _sum_12(strip, offsets, table, sums)
+                elif width > 4:
+                    _sum_8(strip, offsets, table, sums)
+                else:
+                    _sum_4(strip, offsets, table, sums)
+            if column == 0:
+                for r in range(height):
+                    power[r] = quarters[np.int64(sums[0, r])]
+                    scale[r] = 1.0 / max(sums[0, r], 1.0)
+                continue
+            # All STRIP rows, as in belonging; sums of rows beyond the height are what an earlier strip left. The six
+            # bits of an exponent are written out, for straight-line code becomes vectors and a loop does not.
+            e = column - 1
+            for r in range(_U(STRIP)):
+                q = power[r]
+                b = np.sqrt(np.sqrt(sums[_U(i), r] * scale[r]))
+                raised = b if q & 1 else 1.0
+                b *= b
+                raised *= b if q & 2 else 1.0
+                b *= b
+                raised *= b if q & 4 else 1.0
+                b *= b
+                raised *= b if q & 8 else 1.0
+                b *= b
+                raised *= b if q & 16 else 1.0
+                b *= b
+                raised *= b if q & 32 else 1.0
+                total[r] += raised
+                own[r] = raised if cluster[r] == e else own[r]
+        for r in range(height):
+            # No label: exponent 0. The shares of a label add up to 1, unless its samples are in no cluster.
+            spoken = power[r] > 0 and total[r] > 0.0
+            out[first + r] = own[r] / total[r] if spoken else 0.0
+
+
+@_jit
 def tally(keys, low, shift, histogram):  # type: ignore[no-untyped-def]
     """Count ``keys`` (uint64) into ``histogram``: bin ``(key - low) >> shift``, smaller keys into bin 0."""
     last = _U(histogram.size - 1)
