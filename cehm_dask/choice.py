@@ -39,7 +39,7 @@ MOST_JUDGED = 64
 CEILING = 1.05
 """Gaps are differences of log λ / (CEILING - λ): with 1, steps from 0.99 to 0.98 would decide.
 
-With 1.1, two of the six sets in tests/benchmarks/choice.py were called unclear: their members are very fine.
+With 1.1, two of the six sets in tests/benchmarks/choice.py, whose members are very fine, were missed.
 """
 
 FINER = 1.5
