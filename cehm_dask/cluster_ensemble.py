@@ -62,8 +62,8 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     Attributes
     ----------
-    labels_, margin_
-        Cluster and confidence of each sample.
+    labels_, margin_, confidence_
+        Cluster of each sample, how far it leads, and how sure the members are.
     members_ : list of dict
         Algorithm, parameters, seed and seconds of each member.
     base_labels_ : (n_samples, members) unsigned
@@ -163,6 +163,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.consensus_.fit(self.base_labels_, progress=progress)
         self.labels_ = self.consensus_.labels_
         self.margin_ = self.consensus_.margin_
+        self.confidence_ = self.consensus_.confidence_
         self.n_features_in_ = features.n_features
         return self
 

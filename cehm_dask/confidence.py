@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask import kernels
+from cehm_dask.intersections import Hyperedges
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -89,6 +90,12 @@ def evidence(counts: Int, sizes: Int) -> Float:
     return np.column_stack([np.ones(len(counts)), counts / sizes[:, None]])
 
 
+def gauge_of(hyperedges: Hyperedges, counts: Int, correlation: float) -> "Gauge":
+    """What reads confidences in the partition with these counts."""
+    table = hyperedges.to_slots(evidence(counts, hyperedges.sizes))
+    return Gauge(table, exponents(hyperedges.n_members, correlation))
+
+
 class Gauge:
     """Reads confidences off blocks of codes; made once for many blocks.
 
@@ -101,9 +108,21 @@ class Gauge:
     """
 
     def __init__(self, table: Float, quarters: Int) -> None:
+        self._table = table
         self.weights, _ = kernels.side_by_side([table])
         self.columns = table.shape[1]
         self.quarters = quarters
+
+    def memberships(self, codes: Any, offsets: NDArray[np.uint64]) -> Float:
+        """Confidence of each row in every cluster, (rows, k): sums to 1, all alike without a label."""
+        sums = np.empty((len(codes), self.columns))
+        kernels.degrees(codes, offsets, self._table, sums)
+        labels = np.rint(sums[:, 0]).astype(np.intp)
+        shares = sums[:, 1:] / np.maximum(labels, 1)[:, None]
+        raised = (shares / np.maximum(shares.max(axis=1, keepdims=True), 1e-300)) ** (
+            self.quarters[labels][:, None] / 4.0
+        )
+        return np.asarray(raised / raised.sum(axis=1, keepdims=True))
 
     def read(self, codes: Any, offsets: NDArray[np.uint64], labels: NDArray[np.int16]) -> Float:
         """Confidence of each row of a block in the cluster it has; 0 without a label or a cluster."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from cehm_dask.adjustion import adjustion
 from cehm_dask.choice import Choice, choose, recommend, tiny_clusters
+from cehm_dask.confidence import correlation
 from cehm_dask.diffusion import diffusion
 from cehm_dask.engine import Engine
 from cehm_dask.evaluation import agreement, member_agreement
@@ -25,6 +26,7 @@ from cehm_dask.medoids import medoids
 from cehm_dask.plan import Budget, Params, check_fit
 from cehm_dask.portfolio import Rows, compete, competing_rows, representatives
 from cehm_dask.problem import Problem
+from cehm_dask.result import add_last_rows, last_rows
 from cehm_dask.rounds import Answer, Order, advance, combine
 from cehm_dask.split import found_in
 from cehm_dask.start import start
@@ -97,6 +99,8 @@ class Consensus:
     """The way of some samples, where the result goes into a store."""
     seconds: dict[str, float] = field(default_factory=dict)
     """By stage."""
+    correlation: float = 0.0
+    """Of the members' votes inside the chosen partition: what confidences depend on."""
     auto: bool = False
     """Whether k was chosen before anything was run."""
 
@@ -162,20 +166,43 @@ def consensus(
     if len(problems) > 1:
         found = survey(engine, problems)
         watch.lap("survey")
+    for problem in problems:
+        if problem.params.repairs and found_in(problem.counts) < problem.params.n_clusters:
+            _single_out(engine, problem)
     solutions = tuple(_best(problems, params, found) for params in problems_of)
     choice = recommended or choose(hyperedges, [solution.n_clusters for solution in solutions])
+    chosen = next(solution for solution in solutions if solution.n_clusters == choice.n_clusters)
     result = Consensus(
         solutions,
-        next(solution for solution in solutions if solution.n_clusters == choice.n_clusters),
+        chosen,
         choice,
         hyperedges,
         member_agreement(hyperedges),
         trail,
         watch.seconds,
+        correlation(hyperedges.intersections, chosen.problem.counts, hyperedges.sizes, hyperedges.members),
         auto,
     )
     _warn_about_result(result)
     return result
+
+
+def _single_out(engine: Engine, problem: Problem) -> None:
+    """Fill the clusters that are left empty because samples have the same labels: each takes one sample.
+
+    No member tells such samples apart, so which one it is means nothing: the last of the largest cluster.
+    """
+    k = problem.params.n_clusters
+    missing = k - found_in(problem.counts)
+    sizes, last = engine.sweep("single out", last_rows, add_last_rows, problem.last_order(), missing)
+    for empty in np.flatnonzero(sizes == 0).tolist():
+        largest = int(np.argmax(sizes))
+        if sizes[largest] < 2:
+            return
+        row, slots = last[largest].pop()
+        problem.single_out(row, slots, largest, empty)
+        sizes[largest] -= 1
+        sizes[empty] += 1
 
 
 class _Watch:
@@ -419,7 +446,7 @@ def _warn_about_result(result: Consensus) -> None:
     if solution.n_clusters_found < params.n_clusters:
         remedy = "the default variant, 'auto', finds as many as are asked for"
         if params.repairs:
-            remedy = "no member tells the samples of any of them apart; ask for fewer clusters"
+            remedy = "there are no more samples; ask for fewer clusters"
         _warn(
             f"{solution.n_clusters_found} of n_clusters={params.n_clusters} clusters hold samples "
             f"(variant={params.variant!r}): {remedy}"

@@ -18,6 +18,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from cehm_dask import kernels
+from cehm_dask.confidence import Gauge, evidence, exponents
 from cehm_dask.consensus import Progress
 from cehm_dask.engine import Engine
 from cehm_dask.files import StoreError
@@ -71,7 +72,10 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     labels_ : (n_samples,) int16
         Cluster of each sample; -1 where no member says anything.
     margin_ : (n_samples,) float64
-        Confidence: lead of the cluster over the runner-up, from 0 (tie) to 1, but for counts.
+        Lead of the cluster over the runner-up in mean shares of base clusters, from 0 (tie) to 1, but for counts.
+    confidence_ : (n_samples,) float64
+        From 0 to 1: how sure the members are, together, that the sample belongs to its cluster. Where clusters are
+        the classes and members err each on its own, near the probability that it is right (``docs/confidence.md``).
     medoids_ : (n_clusters,) int
         Hyperedges the clusters grew from; with "auto", the hyperedge most like each cluster at the start.
     counts_ : (n_hyperedges, n_clusters) int64
@@ -198,10 +202,12 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         result, problem = outcome.consensus, outcome.consensus.chosen.problem
         self.labels_ = outcome.labels
         self.margin_ = outcome.margin
+        self.confidence_ = outcome.confidence
         self.cluster_sizes_ = outcome.sizes
         self.medoids_ = problem.medoids
         self.counts_ = problem.counts
         self.weights_ = problem.final_weights
+        self._correlation = result.correlation
         self.loss_history_ = np.asarray(problem.losses)
         self.growth_ = tuple(problem.growth)
         self.n_rounds_ = problem.round
@@ -253,20 +259,30 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         model = cls(stored.facts["n_clusters"], **{name: identity[name] for name in settings})
         model.counts_ = np.asarray(stored.array("counts")[...])
         model.weights_ = np.asarray(stored.array("weights")[...])
+        model._correlation = float(stored.facts["correlation"])
         model._values = [known_labels(known) for known in stored.facts["label_values"]]
         model.n_clusters_, model.n_features_in_ = model.counts_.shape[1], len(model._values)
         return model
 
+    def predict_confidence(self, X: Any) -> NDArray[np.float64]:
+        """Confidence of new samples in the cluster that :meth:`predict` gives them; 0 where no label is known."""
+        labels, _ = self._known(X)
+        known = self.predict(X)
+        return self._gauge(labels).read(labels.source.read(0, labels.n_samples), labels.offsets, known)
+
     def membership(self, X: Any) -> NDArray[np.float64]:
-        """Belonging degrees of samples to the clusters, each row scaled to sum to 1.
+        """Confidence of samples in every cluster, (n_samples, n_clusters): each row sums to 1.
 
         A sample with no known label belongs to all clusters alike.
         """
-        labels, weights = self._known(X)
-        degrees = np.empty((labels.n_samples, weights.shape[1]))
-        kernels.degrees(labels.source.read(0, labels.n_samples), labels.offsets, weights, degrees)
-        total = degrees.sum(axis=1, keepdims=True)
-        return np.where(total > 0, degrees / np.where(total > 0, total, 1.0), 1.0 / weights.shape[1])
+        labels, _ = self._known(X)
+        return self._gauge(labels).memberships(labels.source.read(0, labels.n_samples), labels.offsets)
+
+    def _gauge(self, labels: Labels) -> Gauge:
+        table = np.zeros((labels.n_slots, 1 + self.n_clusters_))
+        sizes = self.counts_.sum(axis=1)  # every sample of a hyperedge is in some cluster
+        table[self._known_slots(labels)] = evidence(self.counts_, sizes)
+        return Gauge(table, exponents(labels.n_members, self._correlation))
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """What ``predict`` needs, as plain arrays; for whole-number labels."""
@@ -274,6 +290,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return {
             "counts": self.counts_,
             "weights": self.weights_,
+            "correlation": np.array([self._correlation]),
             "values": np.concatenate(self._values).astype(np.int64),
             "values_of": np.array([len(known) for known in self._values]),
         }
@@ -281,6 +298,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def from_arrays(self, arrays: dict[str, NDArray[Any]]) -> Self:
         """Take up what :meth:`to_arrays` gave, ready to predict."""
         self.counts_, self.weights_ = arrays["counts"], arrays["weights"]
+        self._correlation = float(arrays["correlation"][0])
         self._values = np.split(arrays["values"], np.cumsum(arrays["values_of"])[:-1])
         self.n_clusters_, self.n_features_in_ = self.counts_.shape[1], len(self._values)
         return self
@@ -294,15 +312,18 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         labels = relabel(X, self._values)
         weights = np.zeros((labels.n_slots, self.counts_.shape[1]))
+        weights[self._known_slots(labels)] = self.weights_
+        return labels, weights
+
+    def _known_slots(self, labels: Labels) -> NDArray[np.bool_]:
         known = np.ones(labels.n_slots, bool)
         known[labels.offsets.astype(np.intp)] = False
-        weights[known] = self.weights_
-        return labels, weights
+        return known
 
 
 def _recorded(
     record: Callable[[int, str, int, NDArray[np.int16]], None], problem: Problem, stage: str, engine: Engine
 ) -> None:
     # A sweep, also where workers keep state: margins that were left behind are made good on the way.
-    assignment, _ = engine.sweep("record", gather, join, problem.last_order())
-    record(problem.number, stage, problem.round, assignment)
+    found = engine.sweep("record", gather, join, problem.last_order())
+    record(problem.number, stage, problem.round, found.labels)

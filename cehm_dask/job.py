@@ -16,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.cluster import require_access
+from cehm_dask.confidence import gauge_of
 from cehm_dask.consensus import Consensus, Progress, Record, consensus
 from cehm_dask.engine import Engine
 from cehm_dask.labels import Labels
 from cehm_dask.machine import Machine, cluster_machine, peak_bytes, this_machine
 from cehm_dask.plan import Budget, Params, auto_clusters, expected_sweeps, format_bytes, make_budget
-from cehm_dask.result import MARGIN_BINS, Found, add_written, fill, gather, join, margin_units, write_chunk, write_run
-from cehm_dask.rounds import Order
+from cehm_dask.result import MARGIN_BINS, add_written, fill, gather, join, margin_units, write_chunk, write_run
+from cehm_dask.rounds import Harvest, Order
 from cehm_dask.store import ConsensusStore, Ensemble, open_consensus
 from cehm_dask.survey import mean_margin
 from cehm_dask.trail import stages_of
@@ -55,6 +56,7 @@ class Outcome:
     consensus: Consensus
     labels: Any
     margin: Any
+    confidence: Any
     sizes: NDArray[np.int64]
     scan: list[dict[str, Any]]
     """A record for every number of clusters that was run: how its kept start came out."""
@@ -117,16 +119,17 @@ def cluster(
         with Engine(labels, budget, where.client) as engine:
             engine.watch = getattr(progress, "rows", None)
             result = consensus(engine, problems_of, seed, auto=auto, store=store, record=record, progress=progress)
-            order = result.chosen.problem.last_order()
-            # Where problems were compared, that has made good the margins that workers keep.
-            reads = budget.result_reads and not (budget.keep_state and result.chosen.margin is not None)
-            if store is None:
-                found, margin = _result(engine, order, reads)
-                mean = mean_margin(margin_units(margin, result.chosen.problem.belonging), result.chosen.problem)
-                margin /= labels.n_members
-                sizes = np.bincount(found[found >= 0], minlength=order.clusters)
-                return Outcome(result, found, margin, sizes, _scan(result, mean), engine.sweeps, budget)
-            return _store_result(engine, store, result, order, reads)
+            problem = result.chosen.problem
+            gauge = gauge_of(result.hyperedges, problem.counts, result.correlation)
+            order = replace(problem.last_order(), gauge=gauge)
+            if store is not None:
+                return _store_result(engine, store, result, order)
+            found = _result(engine, order)
+            mean = mean_margin(margin_units(found.margin, problem.belonging), problem)
+            sizes = np.bincount(found.labels[found.labels >= 0], minlength=order.clusters)
+            margin = found.margin / labels.n_members
+            scan = _scan(result, mean)
+            return Outcome(result, found.labels, margin, found.confidence, sizes, scan, engine.sweeps, budget)
     finally:
         if store is not None:
             store.close()
@@ -170,31 +173,31 @@ def _fingerprint(labels: Labels) -> str:
     return digest.hexdigest()
 
 
-def _result(engine: Engine, order: Order, reads: bool) -> Found:
-    """Labels and margins of all rows; threads of this process fill the arrays in place."""
+def _result(engine: Engine, order: Order) -> Harvest:
+    """Labels, margins and confidences of all rows; threads of this process fill the arrays in place."""
     if engine.client is not None:
-        return engine.sweep("result", gather, join, order, reads=reads)
-    found = np.empty(engine.labels.n_samples, np.int16), np.empty(engine.labels.n_samples)
-    engine.sweep("result", fill, len, order, found, reads=reads)
+        return engine.sweep("result", gather, join, order)
+    n = engine.labels.n_samples
+    found = Harvest(np.empty(n, np.int16), np.empty(n), np.empty(n))
+    engine.sweep("result", fill, len, order, found)
     return found
 
 
-def _store_result(engine: Engine, store: ConsensusStore, result: Consensus, order: Order, reads: bool) -> Outcome:
+def _store_result(engine: Engine, store: ConsensusStore, result: Consensus, order: Order) -> Outcome:
     labels, problem = engine.labels, result.chosen.problem
     aligned = labels.align_rows > 1
     writer = store.create_result(labels.n_samples, labels.align_rows if aligned else RESULT_CHUNK_ROWS)
     belonging = problem.belonging
     if aligned:
-        histogram, units = engine.sweep(
-            "result", write_run, add_written, order, writer, labels.n_members, belonging, reads=reads
-        )
+        histogram, units = engine.sweep("result", write_run, add_written, order, writer, labels.n_members, belonging)
     else:
-        found, margin = _result(engine, order, reads)
-        units = margin_units(margin, belonging)
+        found = _result(engine, order)
+        units = margin_units(found.margin, belonging)
         histogram = np.zeros((order.clusters, MARGIN_BINS), np.int64)
         for start in range(0, labels.n_samples, writer.chunk_rows):
             rows = slice(start, start + writer.chunk_rows)
-            histogram += write_chunk(writer, start, found[rows], margin[rows] / labels.n_members, order.clusters)
+            chunk = Harvest(found.labels[rows], found.margin[rows], found.confidence[rows])
+            histogram += write_chunk(writer, start, chunk, labels.n_members, order.clusters)
     sizes = histogram.sum(axis=1)
     store.save_table("counts", problem.counts)
     store.save_table("weights", problem.final_weights)
@@ -207,7 +210,8 @@ def _store_result(engine: Engine, store: ConsensusStore, result: Consensus, orde
     scan = _scan(result, mean_margin(units, problem))
     store.finish({**_facts(engine, result), "scan": scan, "choice": asdict(result.choice), "trail_stages": stages})
     stored = open_consensus(store.url)
-    return Outcome(result, stored.array("labels"), stored.array("margin"), sizes, scan, engine.sweeps, engine.budget)
+    labels_, margin, confidence = (stored.array(name) for name in ("labels", "margin", "confidence"))
+    return Outcome(result, labels_, margin, confidence, sizes, scan, engine.sweeps, engine.budget)
 
 
 def _store_trail(store: ConsensusStore, result: Consensus) -> list[str]:
@@ -250,6 +254,7 @@ def _facts(engine: Engine, result: Consensus) -> dict[str, Any]:
         "n_silent": result.hyperedges.n_silent,
         "agreement": result.chosen.agreement,
         "belonging": problem.belonging,
+        "correlation": result.correlation,
         "candidates": result.chosen.candidates,
         "candidate_reason": result.chosen.reason,
         "losses": problem.losses,

@@ -275,7 +275,7 @@ def make_budget(
         "label blocks": 2 * threads * read_rows * shape.row_bytes,
         "margins of blocks": 3 * threads * block_rows * state,
         "samples": RUNS_PER_THREAD * threads * SAMPLE_ROWS * shape.row_bytes if shape.read_rows else 0,
-        "result": (2 + 8) * shape.n_samples if returned else 0,
+        "result": (2 + 8 + 8 + 8) * shape.n_samples if returned else 0,
         "kept assignments": 0,
         "kept labels": 0,
     }
@@ -402,7 +402,7 @@ def expected_sweeps(params: Params, n_samples: int, budget: Budget) -> int:
         else ceil(k * log(max(2.0, n_samples / (k * root)))) + k
     )
     a_round = 1 if budget.foretell else 2 if budget.keep_state else 3
-    return 3 + a_round * (rounds - 1) + USUAL_ADJUSTION + int(budget.result_reads)
+    return 3 + a_round * (rounds - 1) + USUAL_ADJUSTION + 1
 
 
 AUTO_MEMBERS = 20

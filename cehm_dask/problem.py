@@ -64,6 +64,8 @@ class Problem:
     """Rounds of adjustion since the start, or since a cluster was split."""
     splits: tuple[Split, ...] = ()
     """Splits in the weights of the assignment reached."""
+    singled: dict[int, int] = field(default_factory=dict)
+    """Clusters of rows that were put there one by one, because no label tells them from others."""
     bare: Made | None = None
     """The last split as it was made, to go back to if adjustion undoes it."""
     weights: NDArray[np.float64] | None = None
@@ -163,6 +165,14 @@ class Problem:
         self.previous = (self.weights, cut)
         self.step += 1
 
+    def single_out(self, row: int, slots: NDArray[np.int64], cluster: int, into: int) -> None:
+        """Put one row, with labels at these slots, from a cluster into an empty one."""
+        own = np.flatnonzero(np.isin(self.hyperedges.slots, slots))
+        self.counts = self.counts.copy()
+        self.counts[own, cluster] -= 1
+        self.counts[own, into] += 1
+        self.singled[row] = into
+
     @property
     def final_weights(self) -> NDArray[np.float64]:
         """W (n_hyperedges × k) that the assignment reached follows from."""
@@ -174,7 +184,9 @@ class Problem:
         assert self.previous is not None
         weights, cut = self.previous
         lead = lead_of(self.belonging, self.counts_before, self.hyperedges)
-        return Order(self.number, self.params.n_clusters, self.step, self.table, weights, None, cut=cut, lead=lead)
+        place = (self.number, self.params.n_clusters, self.step, self.table)
+        singled = tuple(sorted(self.singled.items()))
+        return Order(*place, weights, None, cut=cut, lead=lead, singled=singled)
 
     def save(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Everything a resumed run needs: small arrays and plain facts, whatever n is."""

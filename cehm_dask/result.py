@@ -1,41 +1,40 @@
-"""Labels and margins of all rows, once the rounds are over: as arrays, or written into a store chunk by chunk.
+"""Labels, margins and confidences of all rows, once the rounds are over: as arrays, or in the chunks of a store.
 
 Stands beside the stages, above the rounds whose state it reads. Workers come here last; nothing heavy is imported, for
 every worker would pay for it in seconds and memory.
 """
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.engine import Run
-from cehm_dask.rounds import Order, harvest_blocks
+from cehm_dask.rounds import Harvest, Order, harvest_blocks
 from cehm_dask.store import ResultWriter
 
 MARGIN_BINS = 50
 SHARE_UNIT = 2**32
 """Margins are summed as whole multiples of 1/2³²: whole numbers add up alike in any order."""
 
-Found = tuple[NDArray[np.int16], NDArray[np.float64]]
+
+def gather(run: Run, order: Order) -> Harvest:
+    """Labels, margins and confidences of a run of rows."""
+    return join([found for _, found in harvest_blocks(run, order)])
 
 
-def gather(run: Run, order: Order) -> Found:
-    """Labels and margins of a run of rows."""
-    blocks = list(harvest_blocks(run, order))
-    return np.concatenate([labels for _, labels, _ in blocks]), np.concatenate([margin for _, _, margin in blocks])
-
-
-def join(parts: Sequence[Found]) -> Found:
+def join(parts: Sequence[Harvest]) -> Harvest:
     """Those of several runs."""
-    return np.concatenate([labels for labels, _ in parts]), np.concatenate([margin for _, margin in parts])
+    labels, margins, confidences = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return Harvest(labels, margins, confidences)
 
 
-def fill(run: Run, order: Order, found: Found) -> int:
+def fill(run: Run, order: Order, found: Harvest) -> int:
     """:func:`gather` into arrays of all rows, for threads that share them."""
-    for first_row, labels, margin in harvest_blocks(run, order):
-        found[0][first_row : first_row + len(labels)] = labels
-        found[1][first_row : first_row + len(labels)] = margin
+    for first_row, block in harvest_blocks(run, order):
+        rows = slice(first_row, first_row + len(block.labels))
+        found.labels[rows], found.margin[rows], found.confidence[rows] = block
     return 0
 
 
@@ -50,35 +49,58 @@ Written = tuple[NDArray[np.int64], int]
 
 
 def write_run(run: Run, order: Order, writer: ResultWriter, n_members: int, belonging: str) -> Written:
-    """Write a run's labels and margins chunk by chunk."""
+    """Write a run's labels, margins and confidences chunk by chunk."""
     histogram, units = np.zeros((order.clusters, MARGIN_BINS), np.int64), 0
-    labels: list[NDArray[np.int16]] = []
-    margins: list[NDArray[np.float64]] = []
-    start, held = run.first_row, 0
-    for _, found, margin in harvest_blocks(run, order):
-        labels.append(found)
-        margins.append(margin / n_members)
-        units += margin_units(margin, belonging)
-        held += len(found)
+    held: list[Harvest] = []
+    start, rows = run.first_row, 0
+    for _, found in harvest_blocks(run, order):
+        held.append(found)
+        units += margin_units(found.margin, belonging)
+        rows += len(found.labels)
         # Blocks divide the chunks of the store they are read from, and those the chunks of the result.
-        if held == min(writer.chunk_rows, run.last_row - start):
-            histogram += write_chunk(writer, start, np.concatenate(labels), np.concatenate(margins), order.clusters)
-            start, held = start + held, 0
-            labels, margins = [], []
+        if rows == min(writer.chunk_rows, run.last_row - start):
+            histogram += write_chunk(writer, start, join(held), n_members, order.clusters)
+            start, rows, held = start + rows, 0, []
     return histogram, units
 
 
-def write_chunk(
-    writer: ResultWriter, start: int, labels: NDArray[np.int16], margin: NDArray[np.float64], clusters: int
-) -> NDArray[np.int64]:
-    """Write rows from the start of a chunk on; the histogram of their margins."""
-    writer.write(start, labels, margin)
-    spoken = labels >= 0
+def write_chunk(writer: ResultWriter, start: int, found: Harvest, n_members: int, clusters: int) -> NDArray[np.int64]:
+    """Write rows from the start of a chunk on, margins as a share of the members; the histogram of their margins."""
+    margin = found.margin / n_members
+    writer.write(start, found.labels, margin, found.confidence)
+    spoken = found.labels >= 0
     bins = np.clip((margin[spoken] * MARGIN_BINS).astype(np.int64), 0, MARGIN_BINS - 1)
-    counts = np.bincount(labels[spoken] * np.int64(MARGIN_BINS) + bins, minlength=clusters * MARGIN_BINS)
+    counts = np.bincount(found.labels[spoken] * np.int64(MARGIN_BINS) + bins, minlength=clusters * MARGIN_BINS)
     return counts.reshape(clusters, MARGIN_BINS)
 
 
 def add_written(parts: Sequence[Written]) -> Written:
     """What several runs have written, together."""
     return np.sum([histogram for histogram, _ in parts], axis=0), sum(units for _, units in parts)
+
+
+LastRows = tuple[NDArray[np.int64], list[list[tuple[int, NDArray[np.int64]]]]]
+"""Sizes of the clusters, and of each the last few rows with the slots of their labels."""
+
+
+def last_rows(run: Run, order: Order, count: int) -> LastRows:
+    """The last rows of each cluster, ``count`` at most."""
+    sizes = np.zeros(order.clusters, np.int64)
+    last: list[list[tuple[int, NDArray[np.int64]]]] = [[] for _ in range(order.clusters)]
+    offsets = run.offsets.astype(np.int64)
+    for block, (first_row, found) in zip(run.blocks(), harvest_blocks(run, order), strict=True):
+        sizes += np.bincount(found.labels[found.labels >= 0], minlength=order.clusters)
+        for cluster in range(order.clusters):
+            for place in np.flatnonzero(found.labels == cluster)[-count:].tolist():
+                last[cluster].append((first_row + place, block.codes[place].astype(np.int64) + offsets))
+            del last[cluster][:-count]
+    return sizes, last
+
+
+def add_last_rows(parts: Sequence[LastRows]) -> LastRows:
+    """Those of several runs, in the order of their rows."""
+    together = [
+        sorted(chain.from_iterable(own), key=lambda one: one[0])
+        for own in zip(*(last for _, last in parts), strict=True)
+    ]
+    return np.sum([sizes for sizes, _ in parts], axis=0), together

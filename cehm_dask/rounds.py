@@ -16,12 +16,13 @@ import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask import kernels
+from cehm_dask.confidence import Gauge
 from cehm_dask.engine import Block, Run
 from cehm_dask.plan import SAMPLE_ROWS
 
@@ -110,6 +111,10 @@ class Order:
     """To do: keep the labels of rows with keys inside, so that a cut there can be applied without reading any."""
     lead: NDArray[np.float64] | None = None
     """To do: multiply reported margins by that of the winner; None: they are leads in shares or counts already."""
+    singled: tuple[tuple[int, int], ...] = ()
+    """To do with the result: rows, and the clusters they were put into one by one."""
+    gauge: Gauge | None = None
+    """Wanted with the result: the confidence of every sample."""
 
     @property
     def reads(self) -> bool:
@@ -458,16 +463,19 @@ def _look(order: Order, keys: Keys, spoken: NDArray[np.bool_] | None, first_row:
         kernels.tally(inside, np.uint64(window.low), np.uint64(window.shift), answer.histogram)
 
 
-Harvest = tuple[NDArray[np.int16], NDArray[np.float64]]
+class Harvest(NamedTuple):
+    """The assignment that an order's cut made in its round, and what is known of it; silent rows have -1, 0 and 0."""
+
+    labels: NDArray[np.int16]
+    margin: NDArray[np.float64]
+    confidence: NDArray[np.float64]
+    """Zeros where the order has no gauge."""
 
 
-def harvest_blocks(run: Run, order: Order) -> Iterator[tuple[int, NDArray[np.int16], NDArray[np.float64]]]:
-    """First row of each block, the assignment that ``order.cut`` made in its round, and the margins behind it.
-
-    Silent rows have -1 and 0.
-    """
+def harvest_blocks(run: Run, order: Order) -> Iterator[tuple[int, Harvest]]:
+    """First row of each block, and what has become of its rows."""
     for first_row, found in harvest_together(run, [order]):
-        yield first_row, *found[0]
+        yield first_row, found[0]
 
 
 def harvest_together(run: Run, orders: Sequence[Order]) -> Iterator[tuple[int, list[Harvest]]]:
@@ -494,20 +502,24 @@ def harvest_together(run: Run, orders: Sequence[Order]) -> Iterator[tuple[int, l
                 places[i] = state, slice(None)
         yield (
             block.first_row,
-            [
-                _harvest(state, rows, order, run.silent_rows)
-                for (state, rows), order in zip(places, orders, strict=True)
-            ],
+            [_harvest(state, rows, order, run, block) for (state, rows), order in zip(places, orders, strict=True)],
         )
     for state in stale.values():
         state.exact = True
 
 
-def _harvest(state: State, rows: slice, order: Order, silent_rows: bool) -> Harvest:
+def _harvest(state: State, rows: slice, order: Order, run: Run, block: Block) -> Harvest:
     labels, margin = state.assignment[rows], state.margin[rows]
-    silent = labels == kernels.SILENT if silent_rows else None
+    silent = labels == kernels.SILENT if run.silent_rows else None
     if silent is not None:
         labels = np.where(silent, np.int16(kernels.UNASSIGNED), labels)
     if order.lead is not None:
         margin = margin * order.lead[labels]
-    return labels, margin if silent is None else np.where(silent, 0.0, margin)
+    for row, cluster in order.singled:
+        if block.first_row <= row < block.first_row + block.n_rows:
+            labels, margin = labels.copy(), margin.copy()
+            labels[row - block.first_row], margin[row - block.first_row] = cluster, 0.0
+    margin = margin if silent is None else np.where(silent, 0.0, margin)
+    if order.gauge is None:
+        return Harvest(labels, margin, np.zeros(len(labels)))
+    return Harvest(labels, margin, order.gauge.read(block.codes, run.offsets, labels))

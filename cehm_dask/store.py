@@ -376,12 +376,15 @@ class ResultWriter:
     url: str
     chunk_rows: int
 
-    def write(self, start: int, labels: NDArray[np.int16], margin: NDArray[np.float64]) -> None:
+    def write(
+        self, start: int, labels: NDArray[np.int16], margin: NDArray[np.float64], confidence: NDArray[np.float64]
+    ) -> None:
         if start % self.chunk_rows:
             raise ValueError(f"row {start} is not the start of a chunk of {self.chunk_rows} rows")
         group = _group(self.url, "r+")
         group["labels"][start : start + len(labels)] = labels  # type: ignore[index]
         group["margin"][start : start + len(labels)] = margin.astype(np.float32)  # type: ignore[index]
+        group["confidence"][start : start + len(labels)] = confidence.astype(np.float32)  # type: ignore[index]
 
 
 @dataclass(eq=False)
@@ -509,7 +512,8 @@ class ConsensusStore:
         group.create_array(
             "labels", shape=(n_samples,), dtype=np.int16, chunks=(chunk_rows,), fill_value=-1, overwrite=True
         )
-        group.create_array("margin", shape=(n_samples,), dtype=np.float32, chunks=(chunk_rows,), overwrite=True)
+        for name in ("margin", "confidence"):
+            group.create_array(name, shape=(n_samples,), dtype=np.float32, chunks=(chunk_rows,), overwrite=True)
         return ResultWriter(absolute(self.url), chunk_rows)
 
     def finish(self, facts: Mapping[str, Any]) -> None:
@@ -532,7 +536,7 @@ class StoredConsensus:
     facts: dict[str, Any]
 
     def array(self, name: str) -> Any:
-        """labels, margin, counts, medoids or intersections, as a Zarr array that is read when indexed."""
+        """labels, margin, confidence, counts, weights or another table, as a Zarr array that is read when indexed."""
         return _group(self.url, "r")[name]
 
     def __contains__(self, name: str) -> bool:

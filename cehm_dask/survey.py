@@ -81,10 +81,10 @@ def _compare(run: Run, orders: Sequence[Order], pairs: Sequence[Pair], belonging
     units = [0] * len(orders)
     tables = [np.zeros((clusters[one], clusters[other]), np.int64) for one, other in pairs]
     for _, found in harvest_together(run, orders):
-        for i, (_, margin) in enumerate(found):
-            units[i] += margin_units(margin, belonging[i])
+        for i, harvest in enumerate(found):
+            units[i] += margin_units(harvest.margin, belonging[i])
         for table, (one, other) in zip(tables, pairs, strict=True):
-            kernels.contingency(found[place[one]][0], found[place[other]][0], table)
+            kernels.contingency(found[place[one]].labels, found[place[other]].labels, table)
     return units, tables
 
 

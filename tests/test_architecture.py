@@ -10,10 +10,11 @@ PACKAGE = Path(__file__).parent.parent / "cehm_dask"
 # Low to high; a module may import only from lines above its own. A new module needs a place here.
 LAYERS = [
     {"kernels", "plan", "machine", "files", "shards"},
-    {"store", "cluster_config", "certificates", "confidence"},
+    {"store", "cluster_config", "certificates"},
     {"labels", "features", "manifests"},
     {"engine", "ingest", "synth", "cluster"},
     {"base_labels", "intersections"},
+    {"confidence"},
     {"medoids", "evaluation", "rounds", "belonging", "points", "spectral"},
     {"split", "result"},
     {"problem", "portfolio"},

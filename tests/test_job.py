@@ -26,7 +26,7 @@ from cehm_dask.trail import rows_to_follow
 from tests.conftest import worker_processes
 
 pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
-PARAMS = Params(10, restarts=2)
+PARAMS = Params(10, variant="released", restarts=2)
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +170,7 @@ def save_and_die(self, *args):
         timer.start()
 
 ConsensusStore.save_checkpoint = save_and_die
-job.cluster(as_labels(ensemble), Params(10, restarts=2), 0, job.Where(output=output, block_rows=50))
+job.cluster(as_labels(ensemble), Params(10, variant="released", restarts=2), 0, job.Where(output=output, block_rows=50))
 """
 
 
@@ -196,7 +196,7 @@ def test_resume__refuses_other_settings(ensemble, tmp_path):
     with pytest.raises(StoreError, match=r"seed=1 \(there: 0\)"):
         cluster(as_labels(ensemble), PARAMS, 1, Where(output=output))
     with pytest.raises(StoreError, match=r"restarts=3 \(there: 2\)"):
-        cluster(as_labels(ensemble), Params(10, restarts=3), 0, Where(output=output))
+        cluster(as_labels(ensemble), Params(10, variant="released", restarts=3), 0, Where(output=output))
     cluster(as_labels(ensemble), PARAMS, 1, Where(output=output, overwrite=True))
 
 
@@ -293,16 +293,16 @@ def test_sweeps__restarts_read_as_often_as_the_slowest(ensemble, monkeypatch):
         assert len(reads) == chunks * outcome.sweeps
         return outcome
 
-    many = blocks_read(Params(10, restarts=4))
+    many = blocks_read(Params(10, variant="released", restarts=4))
     medoids = {}
     cluster(
         as_labels(ensemble),
-        Params(10, restarts=4),
+        Params(10, variant="released", restarts=4),
         0,
         Where(threads=1),
         record=lambda problem, stage, engine: medoids.setdefault(problem.number, problem.medoids),
     )
-    singles = [blocks_read(Params(10, init=chosen.tolist())).sweeps for chosen in medoids.values()]
+    singles = [blocks_read(Params(10, variant="released", init=chosen.tolist())).sweeps for chosen in medoids.values()]
     assert len(set(singles)) > 1
     assert many.sweeps == max(singles)
 
@@ -315,7 +315,9 @@ def test_sweeps__counted_one_by_one(ensemble, wanted, monkeypatch, keep_state, k
     monkeypatch.setattr(
         job, "budget_of", lambda *args: replace(budget(*args), keep_state=keep_state, keep_labels=keep_labels)
     )
-    found = cluster(as_labels(ensemble), Params(10, init=problem.medoids.tolist()), 0, Where(threads=1))
+    found = cluster(
+        as_labels(ensemble), Params(10, variant="released", init=problem.medoids.tolist()), 0, Where(threads=1)
+    )
     diffused, adjusted = len(problem.growth) - 1, len(problem.losses)
     # With labels in memory, adjustion passes over samples, and the result makes good their margins.
     least = 1 + 1 + sweeps_a_round * (diffused - 1) + 1 + adjusted + keep_labels
@@ -419,7 +421,7 @@ def followed(ensemble):
     rounds = {}
 
     def record(problem, stage, engine):
-        found, _ = engine.sweep("record", gather, join, problem.last_order(), reads=False)
+        found = engine.sweep("record", gather, join, problem.last_order(), reads=False).labels
         rounds.setdefault(problem.number, []).append((stage, found))
 
     outcome = cluster(as_labels(ensemble), replace(PARAMS, restarts=3), 0, Where(), record=record)
