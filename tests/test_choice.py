@@ -190,7 +190,10 @@ def test_scan__margin_and_stability_are_those_of_the_partitions(hard_ensemble, m
     ends, budget = {}, job.budget_of
 
     def record(problem, stage, engine):
-        ends[problem.number] = problem.params.n_clusters, *engine.sweep("record", gather, join, problem.last_order())[:2]
+        ends[problem.number] = (
+            problem.params.n_clusters,
+            *engine.sweep("record", gather, join, problem.last_order())[:2],
+        )
 
     monkeypatch.setattr(job, "budget_of", lambda *args: replace(budget(*args), keep_state=keep_state))
     params = Params(8, variant=variant, restarts=3)
