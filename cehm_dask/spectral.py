@@ -42,7 +42,10 @@ def leading_vectors(similarity: Floats, count: int, direct: int = DIRECT) -> tup
         order = np.argsort(values)
         values, vectors = values[order], vectors[:, order]
     else:
-        values, vectors = eigh(normalised, subset_by_index=[size - count, size - 1], overwrite_a=True)
+        values, vectors = eigh(normalised, subset_by_index=[size - count, size - 1])
+        if vectors.shape[1] < count:  # LAPACK's search for some may miss equal eigenvalues: of a graph in many parts
+            values, vectors = eigh(normalised, driver="evd")
+            values, vectors = values[size - count :], vectors[:, size - count :]
     return values[::-1], vectors[:, ::-1], degrees
 
 
@@ -78,6 +81,8 @@ def refined(hyperedges: Hyperedges, similarity_of: Callable[[Floats, slice], Flo
 def weighted_connected_triples(weights: Floats, own: slice) -> Floats:
     """Σ_z min(w_xz, w_yz) of every two clusters of one member."""
     rows = weights[own]
+    if not len(rows):  # a member that says nothing about these samples
+        return np.zeros((0, 0))
     return np.stack([np.minimum(row, rows).sum(axis=1) for row in rows])
 
 

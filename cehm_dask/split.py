@@ -15,10 +15,7 @@ from cehm_dask.belonging import Floats, Int
 from cehm_dask.intersections import Hyperedges
 
 TRIFLE = 2.0**-10
-"""Lead of one half of the first split over the other, as a share of the largest weight."""
-
-FINER = 4.0
-"""Each further split on the same weights has a lead so many times smaller, or it would undo the splits before it."""
+"""Lead of one half of a split over the other, as a share of the largest weight."""
 
 COLUMNS = 256
 """Hyperedges judged at a time: bounds the table that estimates take."""
@@ -85,15 +82,16 @@ def split_weights(weights: Floats, splits: Sequence[Split], members: NDArray[np.
     """W with clusters split, one after the other.
 
     The new half belongs as the old one does; of the samples that the hyperedge's member labels, those in the hyperedge
-    lead by a trifle in the new half, the others in the old one.
+    belong to the old half by a trifle less, the others to the new one. Weights are lowered only: a sample has one part
+    of the split cluster in which it loses nothing, however many splits there are, and no other cluster loses a sample.
+    At the end all weights of a hyperedge are raised alike if one is negative, which changes no winner and no lead.
     """
     table = weights.copy()
-    trifle = FINER * TRIFLE * float(weights.max())
+    trifle = TRIFLE * float(weights.max())
     for split in splits:
-        trifle /= FINER
         table[:, split.into] = table[:, split.cluster]
         others = members == members[split.hyperedge]
         others[split.hyperedge] = False
-        table[others, split.cluster] += trifle
-        table[split.hyperedge, split.into] += trifle
-    return table
+        table[others, split.into] -= trifle
+        table[split.hyperedge, split.cluster] -= trifle
+    return np.asarray(table - np.minimum(table.min(axis=1, keepdims=True), 0.0))
