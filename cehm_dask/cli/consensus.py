@@ -11,6 +11,7 @@ from cehm_dask.cli.explain import Clusters, explained
 
 RESTARTS = "Medoid starts. auto: further ones are more candidates; other variants: run side by side, the best is kept."
 
+
 @click.command()
 @click.argument("labels")
 @click.option(
@@ -28,7 +29,12 @@ RESTARTS = "Medoid starts. auto: further ones are more candidates; other variant
 )
 @click.option("--tries", default=10, show_default=True, help="k-medoids solutions at most; the best are taken.")
 @click.option("--restarts", default=1, show_default=True, help=RESTARTS)
-@click.option("--choose", default="agreement", show_default=True, help="Keep the start of a named variant by 'agreement' or 'loss'.")
+@click.option(
+    "--choose",
+    default="agreement",
+    show_default=True,
+    help="Keep the start of a named variant by 'agreement' or 'loss'.",
+)
 @click.option("--max-iter", default=100, show_default=True, help="Most rounds of adjustion.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the medoid starts.")
 @click.option("--memory", help="Memory the run may take in all, such as 2GiB.  [default: a share of what is free]")
