@@ -38,8 +38,8 @@ def evaluate(
     """Score a finished consensus.zarr.
 
     Without --truth: its agreement with the members, mean margin and stability (between candidates or restarts), as the
-    run recorded them. With it: NMI, ARI, accuracy by optimal matching, purity and V-measure, of all samples and of the more certain
-    half, in one sweep over the rows.
+    run recorded them. With it: NMI, ARI, accuracy by optimal matching, purity and V-measure, of all samples and of the
+    more certain half, in one sweep over the rows.
 
     \b
     Examples:

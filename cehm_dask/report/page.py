@@ -375,7 +375,8 @@ def _candidates(facts: Context) -> Context | None:
         "τ (Goodman and Kruskal): by how much the members foretell the cluster of a sample better than chance. "
         "Evenness: agreement of the members inside the clusters, largest for clusters of equal size. Agreement: mean "
         "NMI with the members. Explained: Theil’s U, the share of the consensus’s entropy that a member explains, on "
-        "average. Repaired: clusters that had lost all their samples and got some back. No known class plays a part."
+        "average. Smallest and largest: samples of these clusters. Repaired: clusters that had lost all their samples "
+        "and got some back."
     )
     return {
         "words": words,
