@@ -9,6 +9,8 @@ from rich.markup import escape
 
 from cehm_dask.cli.explain import Clusters, explained
 
+VARIANTS = ("auto", "released", "printed", "cosine", "kmeans", "tau")
+"""As in the room ``plan``, which takes a while to load; it also refuses others, in one line."""
 RESTARTS = "Medoid starts. auto: further ones are more candidates; other variants: run side by side, the best is kept."
 
 
@@ -21,8 +23,9 @@ RESTARTS = "Medoid starts. auto: further ones are more candidates; other variant
 @click.option("--id", "row_id", help="Column of a .csv or .parquet file that names the rows; kept in the output.")
 @click.option(
     "--variant",
-    type=click.Choice(("auto", "released", "printed", "cosine", "kmeans", "tau")),
     default="auto",
+    metavar=f"[{'|'.join(VARIANTS)}]",
+    shell_complete=lambda _context, _option, begun: [name for name in VARIANTS if name.startswith(begun)],
     show_default=True,
     help="auto: candidates compete, the one with the largest τ + evenness is kept. released: the authors' program; "
     "printed: the paper's equations; these two may lose clusters. cosine, kmeans, tau: one chain with that belonging.",

@@ -462,7 +462,7 @@ def _members(members: Members, ensemble: Ensemble | None, scores: Mapping[str, A
     outlying = [_shortened(members.names[j]) for j in np.flatnonzero(members.outlying)]
     if outlying:
         named = ", ".join(outlying[:5]) + (f" and {len(outlying) - 5} more" if len(outlying) > 5 else "")
-        words += f" Less like the others than the rest: {named}."
+        words += f" Least like the others: {named}."
     left = len(members.names) - len(members.shown)
     agreement_words = (
         "The fuller the colour, the more alike two members are; like stands beside like. "
