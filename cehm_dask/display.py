@@ -18,7 +18,7 @@ from cehm_dask.choice import ONLY_ONE
 from cehm_dask.consensus import Event
 from cehm_dask.machine import resident_bytes
 from cehm_dask.outlook import Outlook
-from cehm_dask.plan import format_bytes
+from cehm_dask.plan import format_bytes, settings_told
 from cehm_dask.run import Result, Watch
 from cehm_dask.store import open_consensus, open_ensemble, read_facts
 
@@ -68,6 +68,9 @@ class Rounds:
         self._bar.update(self._sweep, description=stage, completed=done, total=total, state=rate)
         if done == total:
             self._sweep_began = now
+            if stage == "intersections":
+                # Medoids and candidates are looked for in this process, without a sweep: no rows to count.
+                self._bar.update(self._sweep, description="starts", total=None, state="")
 
     def __call__(self, event: Event) -> None:
         """A finished round."""
@@ -75,14 +78,17 @@ class Rounds:
             return
         self._latest[event.problem] = event
         slowest = min(self._latest.values(), key=lambda latest: (latest.stage != "diffusion", latest.assigned))
-        state = (
-            f"round {slowest.round}, {slowest.assigned:,} of {slowest.n_samples:,} assigned, {slowest.moved:,} moved"
-        )
+        n, assigned = slowest.n_samples, slowest.assigned
+        of_all = f"all {n:,}" if assigned == n else f"{assigned:,} of {n:,}"
+        state = f"round {slowest.round}, {of_all} assigned, {slowest.moved:,} moved"
         if slowest.loss is not None:
             state += f", loss {slowest.loss:.6g}"
         state += self._time_left(slowest)
         if self._bar is not None:
-            self._bar.update(self._rounds, completed=slowest.assigned, total=slowest.n_samples, state=state)
+            # Once all are assigned, what is left to see is how few still move.
+            settling = slowest.stage == "adjustion" and assigned == n
+            name, done = ("settled", n - slowest.moved) if settling else ("assigned", assigned)
+            self._bar.update(self._rounds, description=name, completed=done, total=n, state=state)
         elif slowest is event:
             # Of many problems side by side, one line tells how far the slowest is.
             many = f", slowest of {len(self._latest)} problems" if len(self._latest) > 1 else ""
@@ -224,6 +230,7 @@ def summary(console: Console, model: Any, seconds: float) -> None:
         "sweeps": model.n_sweeps_,
         "scan": list(model.scan_.values()),
         "choice": model.choice_,
+        "candidate_reason": model.candidate_reason_,
     }
     _closing(console, facts, model.cluster_sizes_, model.member_agreement_, seconds)
 
@@ -237,6 +244,8 @@ def _closing(
     if choice["reason"] != ONLY_ONE:
         verdict = f"k = {choice['n_clusters']}" if choice["clear"] else "no clear k"
         console.print(f"[bold]{verdict}[/]: {escape(choice['reason'])}", highlight=False)
+    if reason := facts.get("candidate_reason"):
+        console.print(f"[bold]kept[/]: {escape(reason)}", highlight=False, soft_wrap=True)
     console.print(cluster_table(sizes))
     pairs = members[~np.eye(len(members), dtype=bool)]
     between = f" (members with one another: {pairs.mean():.3f})" if pairs.size else ""
@@ -324,11 +333,12 @@ def describe(console: Console, url: str) -> None:
             "samples": f"{facts['n_samples']:,}",
             "clusters": f"{facts['n_clusters_found']} of {facts['n_clusters']}",
             "choice of k": facts["choice"]["reason"],
+            **({"kept": facts["candidate_reason"]} if facts.get("candidate_reason") else {}),
             "agreement": f"{facts['agreement']:.4f} (mean NMI with the members)",
             "rounds": f"{facts['rounds']}, in {facts['sweeps']} sweeps",
             "seconds": ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in facts["seconds"].items()),
             "memory": ", ".join(f"{name} {format_bytes(size)}" for name, size in facts["memory"].items()),
-            "settings": ", ".join(f"{name}={value}" for name, value in facts["identity"].items()),
+            "settings": ", ".join(f"{name}={value}" for name, value in settings_told(facts["identity"]).items()),
         }
     for name, value in rows.items():
         table.add_row(f"[bold]{escape(name)}[/]", escape(str(value)))

@@ -55,10 +55,9 @@ def shape_of(n_samples: int, widths: Sequence[int]) -> Shape:
 
 def budget_for(recipe: Recipe, shape: Shape, machine: Machine) -> Budget:
     """Blocks, runs and bytes of the consensus that a recipe asks for, or a refusal."""
-    ks = [k for k in recipe.consensus.ks(shape.n_samples) for _ in range(recipe.consensus.restarts)]
     return make_budget(
         shape,
-        ks,
+        recipe.consensus.problems(shape.n_samples),
         allowed=machine.allowed,
         taken=machine.taken,
         workers=machine.workers,

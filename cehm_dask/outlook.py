@@ -25,7 +25,15 @@ from cehm_dask.inputs import budget_for, is_ensemble, left_out, members_of, open
 from cehm_dask.job import Where, budget_of
 from cehm_dask.labels import as_labels
 from cehm_dask.machine import SHARE, Machine, parse_bytes, this_machine
-from cehm_dask.plan import Params, Shape, expected_sweeps, generation_terms, threads_for_generation
+from cehm_dask.plan import (
+    COMPETING_BYTES,
+    COMPETING_ROWS,
+    Params,
+    Shape,
+    expected_sweeps,
+    generation_terms,
+    threads_for_generation,
+)
 from cehm_dask.recipe import Recipe
 from cehm_dask.synth import Synth
 
@@ -193,10 +201,9 @@ def _brought(recipe: Recipe) -> tuple[Expected, Shape]:
 
 def _consensus(recipe: Recipe, shape: Shape, machine: Machine) -> Expected:
     wanted = recipe.consensus
-    ks = wanted.ks(shape.n_samples)
-    problems = len(ks) * wanted.restarts
+    problems = len(wanted.problems(shape.n_samples))
     budget = budget_for(recipe, shape, machine)
-    params = [Params(k, variant=wanted.variant, max_iter=wanted.max_iter) for k in ks]
+    params = [wanted.params(k) for k in wanted.ks(shape.n_samples)]
     sweeps = max(expected_sweeps(one, shape.n_samples, budget) for one in params)
     size = shape.n_samples * shape.row_bytes
     read = size * (1 if budget.keep_labels else sweeps)
@@ -205,8 +212,7 @@ def _consensus(recipe: Recipe, shape: Shape, machine: Machine) -> Expected:
     kept = "kept in memory" if budget.keep_labels else "read anew each sweep"
     return Expected(
         "consensus",
-        f"{shape.n_samples:,} rows of {shape.row_bytes} bytes, {problems} problem{'s' * (problems > 1)} side by side, "
-        f"labels {kept}",
+        f"{shape.n_samples:,} rows of {shape.row_bytes} bytes, {_at_work(params[0], shape, problems)}, labels {kept}",
         sweeps,
         read,
         6 * shape.n_samples,
@@ -216,19 +222,30 @@ def _consensus(recipe: Recipe, shape: Shape, machine: Machine) -> Expected:
     )
 
 
+def _at_work(params: Params, shape: Shape, problems: int) -> str:
+    """What runs: problems over all rows, and candidates before them on a few."""
+    running = f"{problems} problem{'s' * (problems > 1)} side by side"
+    if not params.portfolio:
+        return running
+    rows = min(shape.n_samples, COMPETING_ROWS, COMPETING_BYTES // shape.row_bytes)
+    return f"candidates compete on {rows:,} of them, then {running if problems > 1 else 'one runs over all'}"
+
+
 def _trial_seconds(shape: Shape, problems: int, params: Params, sweeps: int, *, in_memory: bool) -> tuple[float, float]:
     """Seconds of a consensus whatever the number of rows, and for every row: from two runs on made-up labels.
 
     They are of the same width, with as many problems, up to four; as with labels in memory, where most rounds look at
-    few rows, or as with labels in a store.
+    few rows, or as with labels in a store. Where candidates compete, there are as many, for one number of clusters.
     """
     members = max(1, shape.row_bytes)
     width = max(2, min(200, shape.n_slots // members))
     rows = min(TRIAL_ROWS, max(1000, shape.n_samples))
     k = min(params.n_clusters, width)
     made, _ = Synth(rows, min(members, 100), n_classes=k, k_min=width, k_max=width).arrays()
-    starts = min(4, problems)
+    starts = 1 if params.portfolio else min(4, problems)
     trial = Params(k, variant=params.variant, restarts=starts, max_iter=5)
+    if params.portfolio:  # candidates are taken to the end
+        trial = replace(trial, restarts=params.restarts, tries=params.tries, max_iter=params.max_iter)
     few = rows // 8
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConsensusWarning)  # it is about made-up labels

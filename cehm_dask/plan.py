@@ -132,6 +132,15 @@ class Params:
         object.__setattr__(self, "init", init)
 
 
+def settings_told(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a finished consensus for people: those that played no part are left out.
+
+    Where candidates compete, each has a belonging of its own, and none diffuses.
+    """
+    idle = ("belonging", "schedule", "choose") if identity.get("portfolio") else ()
+    return {name: value for name, value in identity.items() if value is not None and name not in (*idle, "portfolio")}
+
+
 def _whole_number(name: str, value: Any, low: int | None) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name}={value!r}: expected a whole number, got {type(value).__name__}")

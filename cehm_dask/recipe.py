@@ -21,7 +21,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr,
 
 from cehm_dask.files import is_url
 from cehm_dask.machine import parse_bytes
-from cehm_dask.plan import MAX_CLUSTERS, auto_clusters, parse_clusters
+from cehm_dask.plan import MAX_CLUSTERS, Params, auto_clusters, parse_clusters
 
 TABLES = (".csv", ".parquet")
 Key = tuple[str | int, ...]
@@ -113,17 +113,38 @@ class ConsensusSection(Section):
 
     k: Clusters = Field(description="Clusters wanted: 10, or [5, 8, 10], or '2..15', or auto.")
     tries: Whole = Field(10, description="k-medoids solutions, at most, of which the best are taken.")
-    restarts: Whole = Field(1, description="Medoid starts run side by side; the best is kept.")
-    variant: Literal["released", "printed", "cosine"] = Field(
-        "released", description="The authors' program, the equations as printed, or belonging freed of size."
+    restarts: Whole = Field(
+        1,
+        description="Medoid starts: with 'auto', further candidates; with other variants, run side by side, and the "
+        "best is kept.",
     )
-    choose: Literal["agreement", "loss"] = Field("agreement", description="By what the best start is chosen.")
+    variant: Literal["auto", "released", "printed", "cosine", "kmeans", "tau"] = Field(
+        "auto",
+        description="auto: candidates compete, and one is kept. released: the authors' program. printed: the paper's "
+        "equations. cosine, kmeans, tau: one chain with that belonging.",
+    )
+    choose: Literal["agreement", "loss"] = Field(
+        "agreement", description="By what the best start of a named variant is chosen; 'auto' has its own rule."
+    )
     max_iter: Whole = Field(100, description="Most rounds of adjustion.")
     seed: Seed = 0
 
     def ks(self, n_samples: int) -> list[int]:
         """Numbers of clusters that are run; for "auto" the largest that may be, which costs most."""
         return [auto_clusters(n_samples)[-1]] if self.k == "auto" else self.k
+
+    def knobs(self) -> dict[str, Any]:
+        """What is computed, whatever the number of clusters and the seed."""
+        return self.model_dump(include={"tries", "restarts", "variant", "choose", "max_iter"})
+
+    def params(self, k: int) -> Params:
+        """All that is computed for one number of clusters."""
+        return Params(k, **self.knobs())
+
+    def problems(self, n_samples: int) -> list[int]:
+        """The number of clusters of every problem that is run over all rows; of candidates, only the kept one is."""
+        starts = 1 if self.params(1).portfolio else self.restarts
+        return [k for k in self.ks(n_samples) for _ in range(starts)]
 
 
 class Truth(Section):
@@ -230,6 +251,9 @@ def across(data: Mapping[str, Any]) -> list[tuple[Key, str]]:
     low, high = ensemble.get("k_min"), ensemble.get("k_max")
     if isinstance(low, int) and isinstance(high, int) and low > high:
         wrong.append((("ensemble", "k_max"), f"{high} < k_min={low}: expected at least as many"))
+    wanted = sections.get("consensus", {})
+    if wanted.get("choose") == "loss" and wanted.get("variant", "auto") == "auto":
+        wrong.append((("consensus", "choose"), "'loss': losses of candidates cannot be compared; name a variant"))
     output = data.get("output")
     if isinstance(output, str) and not _only_date(output):
         wrong.append((("output",), f"{output!r}: of braces, only {{date}} is known"))

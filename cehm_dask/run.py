@@ -467,7 +467,7 @@ class _Run:
             model = CEHM(
                 wanted.k if wanted.k == "auto" or len(wanted.k) > 1 else wanted.k[0],
                 random_state=wanted.seed,
-                **wanted.model_dump(include={"tries", "restarts", "variant", "choose", "max_iter"}),
+                **wanted.knobs(),
             )
             model.fit(
                 self.ensemble_url,

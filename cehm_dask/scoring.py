@@ -70,10 +70,10 @@ def evaluate(
     -------
     dict
         Plain numbers and texts. Always: n_samples, n_silent, n_clusters, n_clusters_found, agreement (mean NMI with
-        the members), margin (its mean), stability (between restarts; None where there was one start). With truth:
-        n_scored, n_unknown, n_classes, scores (see :func:`evaluation.scores`), certain_half (the same for the samples
-        of highest margin, at least half of all), classes and contingency (clusters × classes; up to 10,000 cells) and,
-        with an ensemble, members (one a member) and members_mean.
+        the members), margin (its mean), stability (between candidates or restarts; None where there was one). With
+        truth: n_scored, n_unknown, n_classes, scores (see :func:`evaluation.scores`), certain_half (the same for the
+        samples of highest margin, at least half of all), classes and contingency (clusters × classes; up to 10,000
+        cells) and, with an ensemble, members (one a member) and members_mean.
     """
     stored = open_consensus(os.fspath(consensus))
     found = _recorded(stored.facts)

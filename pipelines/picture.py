@@ -28,7 +28,7 @@ def main() -> None:
         for seed, k in enumerate(rng.integers(5, 40, 30))
     ]
     steps: list[tuple[str, np.ndarray]] = []
-    model = CEHM(5, random_state=0)
+    model = CEHM(5, variant="released", random_state=0)  # the paper's way, with diffusion
     model.fit(
         np.stack(members, axis=1), record=lambda _restart, stage, _round, seen: steps.append((stage, seen.copy()))
     )

@@ -14,7 +14,9 @@ import pandas as pd
 import pytest
 
 from cehm_dask import CEHM, ConsensusWarning, __version__, cli
+from cehm_dask.cli.consensus import VARIANTS as OFFERED
 from cehm_dask.ingest import ingest
+from cehm_dask.plan import VARIANTS
 from cehm_dask.store import open_consensus, open_ensemble
 from cehm_dask.synth import Synth
 from tests.conftest import cehm
@@ -215,7 +217,7 @@ REFUSED = {
         ["consensus", "labels.npy", "--k", "3", "-o", "no/out.npy"],
         "the folder no does not exist",
     ),
-    "variant": (["consensus", "labels.npy", "--k", "3", "--variant", "x"], "variant='x': expected one of 'released'"),
+    "variant": (["consensus", "labels.npy", "--k", "3", "--variant", "x"], "variant='x': expected one of 'auto'"),
     "memory": (["consensus", "labels.npy", "--k", "3", "--memory", "lots"], "memory='lots': expected a number with"),
     "import: no such file": (["import", "none.csv", "e.zarr"], "none.csv: no such file"),
     "import: another ending": (["import", "labels.txt", "e.zarr"], "labels.txt: expected .npy, .csv, .parquet"),
@@ -330,7 +332,19 @@ def test_info__finished_consensus(folder, wanted):
     out, _ = cehm("info", "out.zarr")
     assert re.search(r"clusters +5 of 5 *\n", out)
     assert f"{wanted.agreement_:.4f} (mean NMI with the members)" in out
-    assert "variant=released" in out
+    assert "variant=auto" in out
+    assert "belonging=" not in out  # each candidate has its own
+    kept = next(one for one in wanted.candidates_ if one["kept"])
+    said = " ".join(out.split())
+    assert f"kept {kept['start']}, {kept['belonging']}: largest τ + evenness of" in said
+
+
+def test_info__named_variant_has_its_settings_and_no_candidate(folder):
+    cehm("consensus", "labels.npy", "--k", 5, "--variant", "released", "-o", "out.zarr")
+    out, _ = cehm("info", "out.zarr")
+    said = " ".join(out.split())
+    assert "variant=released, similarity=jaccard, belonging=share, schedule=fixed" in said
+    assert "kept" not in said
 
 
 def test_info__unfinished_consensus(folder, base_labels):
@@ -341,7 +355,7 @@ def test_info__unfinished_consensus(folder, base_labels):
         CEHM(5, random_state=0).fit(base_labels, output="out.zarr", progress=interrupt)
     out, _ = cehm("info", "out.zarr")
     assert "unfinished; the command that began it goes on" in out
-    assert re.search(r"variant +released *\n", out)
+    assert re.search(r"variant +auto *\n", out)
 
 
 def test_synth__as_asked(folder):
@@ -352,6 +366,44 @@ def test_synth__as_asked(folder):
     ensemble = open_ensemble("e.zarr")
     np.testing.assert_array_equal(ensemble.read(0, 10_000), codes)
     np.testing.assert_array_equal(ensemble.truth, truth)
+
+
+@pytest.mark.filterwarnings("error::cehm_dask.ConsensusWarning")
+@pytest.mark.parametrize("n", ["3e3", "1e5"])
+def test_synth__consensus_finds_all_classes_without_a_warning(folder, n):
+    cehm("synth", "e.zarr", "--n", n)
+    out, err = cehm("consensus", "e.zarr", "--k", 10, "-o", "c.zarr")
+    assert "warning" not in out + err
+    stored = open_consensus("c.zarr")
+    assert stored.facts["n_clusters_found"] == 10
+    assert stored.array("sizes")[:].min() > 0
+    assert out.count("kept: ") == 1
+
+
+def test_consensus__one_line_with_the_candidate_kept_and_why(folder, wanted):
+    out, _ = cehm("consensus", "labels.npy", "--k", 5)
+    assert [line for line in out.splitlines() if "kept" in line] == [f"kept: {wanted.candidate_reason_}"]
+    out, _ = cehm("consensus", "labels.npy", "--k", 5, "--variant", "released")
+    assert "kept" not in out
+
+
+def test_consensus__help_names_every_variant(folder):
+    assert tuple(VARIANTS) == OFFERED
+    out, _ = cehm("consensus", "--help")
+    assert f"[{'|'.join(VARIANTS)}]" in out
+    assert "further ones are more candidates" in " ".join(out.split())
+
+
+def test_progress__reads_well_without_diffusion(folder):
+    _, err = cehm("consensus", "labels.npy", "--k", 5)
+    rounds = [line for line in err.splitlines() if "round" in line]
+    assert rounds[0] == "start: round 1, all 200 assigned, 200 moved"
+    assert all(
+        re.match(r"adjustion: round \d+, all 200 assigned, [\d,]+ moved, loss [\d.]+$", line) for line in rounds[1:]
+    )
+    assert "diffusion" not in err
+    _, err = cehm("consensus", "labels.npy", "--k", 5, "--variant", "released")
+    assert re.search(r"diffusion: round 2, \d+ of 200 assigned", err)
 
 
 @pytest.mark.parametrize("n", ["0", "-5", "1.5", "nan", "inf", "-inf", "many", ""])

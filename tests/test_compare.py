@@ -88,7 +88,7 @@ def test_answers__a_process_that_ends_without_a_word_is_told(source, tmp_path, m
 def test_chosen__default_leaves_slow_methods_to_small_data():
     assert "ec_cms" in compare.chosen([], 2000)
     assert "ec_cms" not in compare.chosen([], 2001)
-    assert compare.chosen([], 10**9)[:2] == ["cehm", "cehm_plain"]
+    assert compare.chosen([], 10**9)[:3] == ["cehm", "cehm_released", "cehm_plain"]
     assert compare.chosen(["voting", "cehm", "voting"], 10) == ["voting", "cehm"]
     with pytest.raises(ValueError, match="methods kmeans: expected names out of cehm, "):
         compare.chosen(["kmeans"], 10)
@@ -168,6 +168,8 @@ def test_plain__is_the_authors_program_with_one_try(source, tmp_path):
     wanted = CEHM(3, tries=1, random_state=0).fit(np.load(source / "labels.npy")).labels_
     np.testing.assert_array_equal(np.load(tmp_path / "cehm_plain-000.npy"), wanted)
     assert Params(3, **compare.CEHM_SETTINGS["cehm_plain"]) == Params(3, variant="released", tries=1)
+    assert Params(3, **compare.CEHM_SETTINGS["cehm_released"]) == Params(3, variant="released", tries=10)
+    assert Params(3, **compare.CEHM_SETTINGS["cehm"]).portfolio
 
 
 def test_command__several_ensembles_of_features_with_their_classes(tmp_path):

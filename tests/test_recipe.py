@@ -9,6 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cehm_dask.plan import VARIANTS, Params
 from cehm_dask.recipe import Recipe, RecipeError, example, load, parse
 
 PIPELINES = Path(__file__).parent.parent / "pipelines"
@@ -35,10 +36,22 @@ def test_recipe__defaults():
     assert recipe.consensus.k == [3]
     assert (recipe.consensus.restarts, recipe.consensus.variant, recipe.consensus.choose) == (
         1,
-        "released",
+        "auto",
         "agreement",
     )
     assert recipe.labels is recipe.truth is recipe.export is recipe.memory is recipe.cluster is None
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_recipe__knows_every_variant(variant):
+    params = parse(SMALL, [f"consensus.variant={variant}", "consensus.tries=3"]).consensus.params(3)
+    assert params == Params(3, variant=variant, tries=3)
+
+
+def test_recipe__candidates_are_no_problems_of_their_own():
+    several = ["consensus.restarts=4", "consensus.k=[3, 5]"]
+    assert parse(SMALL, several).consensus.problems(100) == [3, 5]
+    assert parse(SMALL, [*several, "consensus.variant=cosine"]).consensus.problems(100) == [3] * 4 + [5] * 4
 
 
 @pytest.mark.parametrize(
@@ -67,7 +80,8 @@ WRONG = {
     "share": ("ensemble.subspace=1.5", "1.5: must be at most 1"),
     "share of nothing": ("ensemble.subspace=0", "0: must be more than 0"),
     "choice": ("scale=standart", "did you mean 'standard'?"),
-    "choice, what is allowed": ("consensus.variant=x", "'x': expected one of 'released', 'printed', 'cosine'"),
+    "choice, what is allowed": ("consensus.variant=x", "'x': expected one of 'auto', 'released', 'printed'"),
+    "loss of candidates": ("consensus.choose=loss", "losses of candidates cannot be compared; name a variant"),
     "base": ("ensemble.base=[kmeans, kmedoids]", "'kmedoids': expected one of 'kmeans', 'minibatch', 'mixture'"),
     "no base": ("ensemble.base=[]", "[]: expected at least one"),
     "k_max": ("ensemble={k_min: 5, k_max: 3}", "3 < k_min=5"),

@@ -25,6 +25,7 @@ from sklearn.preprocessing import StandardScaler
 
 from cehm_dask import CEHM, ClusterEnsemble, cli
 from cehm_dask.ingest import ingest
+from cehm_dask.plan import PAPER
 from cehm_dask.report import browser, picture, write_report
 from cehm_dask.report import page as page_module
 from cehm_dask.report.drawing import COLOURS
@@ -64,7 +65,8 @@ def made(tmp_path_factory):
     names = [f"member {j}" for j in range(8)]
     names[2] = HOSTILE
     ingest(pd.DataFrame(labels, columns=names), ensemble)
-    CEHM(5, random_state=0).fit(ensemble, output=consensus)
+    CEHM(5, variant="released", random_state=0).fit(ensemble, output=consensus)
+    CEHM(5, random_state=0).fit(ensemble, output=str(folder / "auto.zarr"))
     np.save(folder / "truth.npy", truth)
     np.save(folder / "features.npy", np.random.default_rng(1).normal(size=(400, 3)) + truth[:, None])
     return folder
@@ -194,8 +196,74 @@ def test_moves__are_recorded_round_by_round(made, tmp_path):
 def test_members__an_outlying_one_is_marked_and_an_ordinary_one_is_not(page, made):
     members = members_of(open_consensus(str(made / "consensus.zarr")))
     assert np.flatnonzero(members.outlying).tolist() == [3]
-    assert "Outlying among the members: member 3." in page
+    assert "Least like the others: member 3." in page
     assert page.count('<span class="flag">outlying</span>') == 1
+
+
+def test_members__an_outlying_one_is_no_alarm(page):
+    notes = re.search(r'<ul class="notes">.*?</ul>', page, re.DOTALL)
+    assert "member 3" not in notes[0]
+    marks = re.findall(r'class="(\w+)"><title>outlying member', page)
+    assert set(marks) == {"accent"}
+    flag = re.search(r"\.flag \{.*?\}", page)[0]
+    assert "warn" not in flag
+    assert "agrees with the members less" not in page
+
+
+@pytest.fixture(scope="module")
+def of_candidates(made):
+    return compose(made / "auto.zarr", ensemble=made / "ensemble.zarr", features=made / "features.npy").html
+
+
+def test_candidates__one_line_each_the_best_first_the_kept_one_marked(of_candidates, made):
+    facts = open_consensus(str(made / "auto.zarr")).facts
+    wanted = sorted(facts["candidates"], key=lambda own: -own["score"])
+    part = of_candidates[of_candidates.index('id="fig-candidates"') :]
+    rows = re.findall(r"<tr( class=\"taken\")?><td(.*?)</tr>", part[: part.index("</table>")], re.DOTALL)
+    assert len(rows) == len(wanted) > 1
+    for (taken, row), own in zip(rows, wanted, strict=True):
+        cells = [re.sub("<[^>]*>", "", cell) for cell in re.findall(r">(.*?)</td>", row)]
+        assert page_module._plain_start(own["start"]) in cells[0]
+        assert page_module.BELONGINGS[own["belonging"]] in cells[0]
+        assert cells[1:6] == [f"{own[key]:.3f}" for key in ("tau", "evenness", "score", "agreement", "explained")]
+        assert cells[6:] == [*map(str, (min(own["sizes"]), max(own["sizes"]), own["repaired"])), "kept" * own["kept"]]
+        assert bool(taken) == own["kept"]
+    words = of_candidates[of_candidates.index('id="candidates"') :]
+    assert f"Of {len(wanted)} candidates, the one with the largest sum of τ and evenness was kept" in words
+
+
+def test_candidates__a_sample_of_rows_is_told(made, tmp_path):
+    url = str(tmp_path / "auto.zarr")
+    shutil.copytree(made / "auto.zarr", url)
+    candidates = [{**own, "sizes": [10, 20, 30, 40, 50]} for own in open_consensus(url).facts["candidates"]]
+    add_facts(url, candidates=candidates)
+    assert "They competed on 150 samples drawn at random; the one kept then ran over all 399." in compose(url).html
+
+
+def test_candidates__none_with_a_named_variant(page):
+    assert 'id="candidates"' not in page
+    assert "How it grew" in page
+    assert "grew from" in page
+
+
+def test_candidates__the_page_does_not_talk_of_growth(of_candidates, made):
+    facts = open_consensus(str(made / "auto.zarr")).facts
+    assert len(facts["growth"]) == 1
+    for name in ("fig-growth", "diffusion", "grew from", "How it grew", "The medoids alone"):
+        assert name not in re.sub(r"<(style|script).*?</\1>", "", of_candidates, flags=re.DOTALL), name
+    assert "The kept candidate gave each of 399 samples a cluster at the start" in of_candidates
+    assert ('<div class="slide card">' in of_candidates) == (len(facts["trail_stages"]) >= 3)
+    assert ('id="fig-moved"' in of_candidates) == any(facts["moves"][1:])
+
+
+@pytest.mark.parametrize("variant", ["released", "printed", "cosine", "kmeans", "tau"])
+def test_rounds__told_as_they_were(made, tmp_path, variant):
+    url = str(tmp_path / "consensus.zarr")
+    CEHM(5, random_state=0, variant=variant).fit(str(made / "ensemble.zarr"), output=url)
+    html, grown = compose(url).html, len(open_consensus(url).facts["growth"]) - 1
+    said = "One round of diffusion" if grown == 1 else f"{grown} rounds of diffusion"
+    assert f"{said} assigned the others" in html
+    assert ("repairs an empty cluster" in html) == (variant not in PAPER and 'id="fig-loss"' in html)
 
 
 def test_members__nmi_with_the_consensus_is_scikit_learns(made):
@@ -505,7 +573,7 @@ def with_trail(made, tmp_path_factory):
     url = str(tmp_path_factory.mktemp("trail") / "consensus.zarr")
     shutil.copytree(made / "consensus.zarr", url)
     steps = []
-    CEHM(5, random_state=0).fit(
+    CEHM(5, variant="released", random_state=0).fit(
         str(made / "ensemble.zarr"), record=lambda _restart, stage, _number, a: steps.append((stage, a.copy()))
     )
     rows = np.arange(0, 400, 2)

@@ -103,6 +103,17 @@ def test_lines__hold_the_scores_of_the_method(folder):
     assert len(lines) == 4
 
 
+def test_settings__told_apart():
+    told = {name: paper.settings_of(name) for name in paper.SETTINGS}
+    assert len(set(told.values())) == len(told)
+    assert "portfolio" in told["default"]
+    assert not any("portfolio" in text for name, text in told.items() if name != "default")
+    # As earlier programs wrote it: what they have done is not done again.
+    knobs = "similarity=jaccard, belonging=share, schedule=fixed, tries=1, restarts=1, choose=agreement, max_iter=100"
+    assert told["plain"] == knobs
+    assert {"released", "default"} < set(paper.USUAL)
+
+
 def test_reproduce__does_nothing_twice(folder, monkeypatch):
     first = run(folder)
     done = []

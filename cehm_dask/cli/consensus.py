@@ -9,6 +9,10 @@ from rich.markup import escape
 
 from cehm_dask.cli.explain import Clusters, explained
 
+VARIANTS = ("auto", "released", "printed", "cosine", "kmeans", "tau")
+"""As in the room ``plan``, which takes a while to load; it also refuses others, in one line."""
+RESTARTS = "Medoid starts. auto: further ones are more candidates; other variants: run side by side, the best is kept."
+
 
 @click.command()
 @click.argument("labels")
@@ -17,10 +21,23 @@ from cehm_dask.cli.explain import Clusters, explained
 )
 @click.option("-o", "--output", help="Where the result goes: .zarr (can be resumed), .npy, .csv or .parquet.")
 @click.option("--id", "row_id", help="Column of a .csv or .parquet file that names the rows; kept in the output.")
-@click.option("--variant", default="released", show_default=True, help="Also 'printed' equations, 'cosine' belonging.")
+@click.option(
+    "--variant",
+    default="auto",
+    metavar=f"[{'|'.join(VARIANTS)}]",
+    shell_complete=lambda _context, _option, begun: [name for name in VARIANTS if name.startswith(begun)],
+    show_default=True,
+    help="auto: candidates compete, the one with the largest τ + evenness is kept. released: the authors' program; "
+    "printed: the paper's equations; these two may lose clusters. cosine, kmeans, tau: one chain with that belonging.",
+)
 @click.option("--tries", default=10, show_default=True, help="k-medoids solutions at most; the best are taken.")
-@click.option("--restarts", default=1, show_default=True, help="Medoid starts run side by side; the best is kept.")
-@click.option("--choose", default="agreement", show_default=True, help="Keep the start by 'agreement' or by 'loss'.")
+@click.option("--restarts", default=1, show_default=True, help=RESTARTS)
+@click.option(
+    "--choose",
+    default="agreement",
+    show_default=True,
+    help="Keep the start of a named variant by 'agreement' or 'loss'.",
+)
 @click.option("--max-iter", default=100, show_default=True, help="Most rounds of adjustion.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the medoid starts.")
 @click.option("--memory", help="Memory the run may take in all, such as 2GiB.  [default: a share of what is free]")

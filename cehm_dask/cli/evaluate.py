@@ -37,9 +37,9 @@ def evaluate(
 ) -> None:
     """Score a finished consensus.zarr.
 
-    Without --truth: its agreement with the members, mean margin and stability between restarts, as the run recorded
-    them. With it: NMI, ARI, accuracy by optimal matching, purity and V-measure, of all samples and of the more certain
-    half, in one sweep over the rows.
+    Without --truth: its agreement with the members, mean margin and stability (between candidates or restarts), as the
+    run recorded them. With it: NMI, ARI, accuracy by optimal matching, purity and V-measure, of all samples and of the
+    more certain half, in one sweep over the rows.
 
     \b
     Examples:
@@ -68,11 +68,14 @@ def evaluate(
 
 
 def _show(console: Console, found: dict[str, Any]) -> None:
+    stability = "one start only"
+    if found["stability"] is not None:
+        stability = f"{found['stability']:.4f} (mean NMI between candidates or restarts)"
     facts = {
         "clusters": f"{found['n_clusters_found']} of {found['n_clusters']} hold samples",
         "agreement with the members": f"{found['agreement']:.4f} (mean NMI)",
         "mean margin": f"{found['margin']:.4f}",
-        "stability between restarts": "one start only" if found["stability"] is None else f"{found['stability']:.4f}",
+        "stability": stability,
         "samples": f"{found['n_samples']:,}, {found['n_silent']:,} without any base label",
     }
     if "scores" in found:

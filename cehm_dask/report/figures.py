@@ -270,10 +270,12 @@ def agreement(
     for place, member in enumerate(order):
         if outlying[member]:
             middle = top + (place + 0.5) * cell
-            mark = '<path d="M{} {}l-9 -5v10z" class="warn"><title>{}</title></path>'
+            mark = '<path d="M{} {}l-9 -5v10z" class="accent"><title>{}</title></path>'
             drawing.add(mark, number(left - 3), number(middle), f"outlying member {names[member]}")
             drawing.add(
-                '<path d="M{} {}l-5 9h10z" class="warn"/>', number(left + (place + 0.5) * cell), number(top + side + 4)
+                '<path d="M{} {}l-5 9h10z" class="accent"/>',
+                number(left + (place + 0.5) * cell),
+                number(top + side + 4),
             )
     return drawing.svg()
 

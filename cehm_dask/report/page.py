@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from cehm_dask import __version__
 from cehm_dask.files import write_whole
 from cehm_dask.labels import Labels
-from cehm_dask.plan import format_bytes
+from cehm_dask.plan import PAPER, format_bytes, settings_told
 from cehm_dask.report import figures
 from cehm_dask.report.drawing import COLOURS, colour_classes
 from cehm_dask.report.findings import (
@@ -47,6 +47,8 @@ from cehm_dask.store import Ensemble, StoredConsensus
 HERE = Path(__file__).parent
 MOST_STAGES = 24
 """Rounds the slider can show; of more, some in between are left out."""
+FEWEST_STAGES = 3
+"""Rounds from which there is a way to show: of two, the second is the result."""
 MULTIPLES = 6
 """Small pictures for readers without scripts."""
 MOST_TABLE_ROWS = 200
@@ -56,6 +58,21 @@ MOST_CLASSES = 30
 SEED = "seed of the starts, drawn"
 MARGIN = 12
 """Around a figure that stands alone."""
+
+STARTS = {
+    "medoids": "k-medoids of the base clusters, without their overlaps",
+    "spectral": "spectral cut of the graph of samples and base clusters (U-SENC)",
+    "links": "spectral cut, base clusters linked by common neighbours (WCT)",
+    "local": "spectral cut, base clusters weighted by how far members respect them (LWGP)",
+}
+BELONGINGS = {
+    "share": "share of a base cluster",
+    "count": "number of common samples",
+    "cosine": "share of a base cluster, for clusters of any size",
+    "kmeans": "weighted k-means",
+    "tau": "weights that raise τ",
+}
+"""In plain words; what is not here is called by its name."""
 
 SCORES = {
     "nmi": "NMI",
@@ -122,11 +139,12 @@ def compose(
         "sizes": figures.sizes(clusters),
         "ridges": figures.ridges(clusters),
         "confidence": figures.confidence(seen.histogram),
-        "growth": figures.growth(facts["growth"], facts["n_samples"] - facts["n_silent"]),
         "map": figures.map_figure(found_map, classes),
         "seconds": figures.seconds(facts["seconds"]),
     }
-    if len(facts.get("moves", [])) > 1:
+    if len(facts["growth"]) > 1:
+        drawn["growth"] = figures.growth(facts["growth"], facts["n_samples"] - facts["n_silent"])
+    if any(facts.get("moves", [])[1:]):
         drawn["moved"] = figures.moved(facts["moves"], _stages(facts))
     if len(facts["losses"]) > 1:
         drawn["loss"] = figures.loss(facts["losses"])
@@ -146,13 +164,14 @@ def compose(
         "program": __version__,
         "lead": _lead(facts, source),
         "tiles": _tiles(facts, seen, scores),
-        "notes": _notes(facts, members),
+        "notes": _notes(facts),
         "picture": picture,
         "clusters": clusters,
         "margin_words": _margin_words(seen),
         "confidence_words": _confidence_words(seen),
         **_cluster_table(store, sizes, seen, classes, members),
         **_doubtful(store, labels, seen, names, classes),
+        "candidates": _candidates(facts),
         **_rounds(facts),
         **_members(members, source, scores),
         "map_words": _map_words(found_map, counts),
@@ -235,7 +254,7 @@ def _seconds(value: float) -> str:
     return f"{value / 60:.1f} min" if value >= 120 else f"{value:.3g} s"
 
 
-def _notes(facts: Context, members: Members) -> list[str]:
+def _notes(facts: Context) -> list[str]:
     """What a careful reader would want to know first."""
     notes = []
     if not facts["converged"]:
@@ -245,17 +264,8 @@ def _notes(facts: Context, members: Members) -> list[str]:
         notes.append(f"{_count(lost, 'cluster')} of the {facts['n_clusters']:,} asked for lost all samples.")
     if facts["n_silent"]:
         notes.append(f"{_count(facts['n_silent'], 'sample')} without any base label: label -1, in no cluster.")
-    if len(members.names) > 1 and facts["agreement"] < _between(members) - 1e-9:
-        notes.append(
-            f"The consensus agrees with the members less (mean NMI {facts['agreement']:.3f}) than they agree with one "
-            f"another ({_between(members):.3f}): a single member may serve better, or another number of clusters."
-        )
     if not facts.get("choice", {}).get("clear", True):
         notes.append(f"No clear number of clusters: {facts['choice']['reason']}")
-    outlying = [_shortened(members.names[j]) for j in np.flatnonzero(members.outlying)]
-    if outlying:
-        named = ", ".join(outlying[:5]) + (f" and {len(outlying) - 5} more" if len(outlying) > 5 else "")
-        notes.append(f"Outlying among the members: {named}.")
     return notes
 
 
@@ -305,7 +315,8 @@ def _cluster_table(
                 "medoid": grew,
             }
         )
-    return {"cluster_rows": rows, "clusters_left_out": len(order) - len(rows)}
+    title = "base cluster most like it at the start" if store.facts.get("candidates") else "grew from"
+    return {"cluster_rows": rows, "clusters_left_out": len(order) - len(rows), "medoid_title": title}
 
 
 def _doubtful(
@@ -341,19 +352,85 @@ def _stages(facts: Context) -> list[str]:
     return ["start", *(["diffusion"] * diffused), *(["adjustion"] * (facts["rounds"] - 1 - diffused))]
 
 
+def _candidates(facts: Context) -> Context | None:
+    """What competed and why one was kept; None where nothing did."""
+    candidates: list[Context] = facts.get("candidates", [])
+    if not candidates:
+        return None
+    ranked = sorted(candidates, key=lambda own: -own["score"])
+    kept = next(own for own in candidates if own["kept"])
+    if len(candidates) == 1:
+        words = "There was one candidate."
+    else:
+        following = next(own for own in ranked if own is not kept)
+        words = (
+            f"Of {len(candidates)} candidates, the one with the largest sum of τ and evenness was kept: "
+            f"{kept['score']:.4f} (start: {_plain_start(kept['start'])}; belonging: "
+            f"{BELONGINGS.get(kept['belonging'], kept['belonging'])}); the next has {following['score']:.4f}."
+        )
+    rows, n = sum(kept["sizes"]), facts["n_samples"] - facts["n_silent"]
+    if rows < n:
+        words += f" They competed on {rows:,} samples drawn at random; the one kept then ran over all {n:,}."
+    caption = (
+        "τ (Goodman and Kruskal): by how much the members foretell the cluster of a sample better than chance. "
+        "Evenness: agreement of the members inside the clusters, largest for clusters of equal size. Agreement: mean "
+        "NMI with the members. Explained: Theil’s U, the share of the consensus’s entropy that a member explains, on "
+        "average. Smallest and largest: samples of these clusters. Repaired: clusters that had lost all their samples "
+        "and got some back."
+    )
+    return {
+        "words": words,
+        "caption": caption,
+        "rows": [
+            {
+                "start": _plain_start(own["start"]),
+                "belonging": BELONGINGS.get(own["belonging"], own["belonging"]),
+                "scores": [own[name] for name in ("tau", "evenness", "score", "agreement", "explained")],
+                "smallest": min(own["sizes"]),
+                "largest": max(own["sizes"]),
+                "repaired": own["repaired"],
+                "kept": own["kept"],
+            }
+            for own in ranked
+        ],
+    }
+
+
+def _plain_start(name: str) -> str:
+    """How a candidate began; further medoid starts are "medoids 2" and so on."""
+    kind, _, number = name.partition(" ")
+    return STARTS.get(kind, kind) + (f", solution {number}" if number else "")
+
+
 def _rounds(facts: Context) -> Context:
     stages = _stages(facts)
     grown, adjusted = stages.count("diffusion"), stages.count("adjustion")
     n = facts["n_samples"] - facts["n_silent"]
     ended = "until none moved" if facts["converged"] else "and was stopped there"
-    words = (
-        f"The medoids alone held {facts['growth'][0]:,} of {n:,} samples. "
-        f"{_count(grown, 'round')} of diffusion assigned the others, the surest first; "
-        f"adjustion took {_count(adjusted, 'more round')} {ended}."
-    )
+    competed = bool(facts.get("candidates"))
+    rounds = f"adjustion took {_count(adjusted, 'round' if competed else 'more round')} {ended}."
+    if competed:
+        words = f"The kept candidate gave each of {n:,} samples a cluster at the start; {rounds}"
+    else:
+        words = f"The medoids alone held {facts['growth'][0]:,} of {n:,} samples. "
+        if grown == 1:
+            words += f"One round of diffusion assigned the others; {rounds}"
+        elif grown:
+            words += f"{_count(grown, 'round')} of diffusion assigned the others, the surest first; {rounds}"
+        else:
+            words += _sentence(rounds)
     if facts["losses"]:
         words += f" The last loss is {facts['losses'][-1]:,.8g}."
-    return {"rounds_words": words}
+    repairs = facts["identity"].get("variant", "released") not in PAPER
+    loss_words = "Adjustion never lets it rise" + (", but where it repairs an empty cluster." if repairs else ".")
+    slider = "From the start (the medoids without their overlaps; hollow: not assigned) through diffusion to adjustion."
+    return {
+        "rounds_title": "From the kept candidate to the result" if competed else "How it grew",
+        "rounds_words": words,
+        "rounds_stages": list(dict.fromkeys(stages)),
+        "loss_words": loss_words,
+        "slider_words": "From the kept candidate through adjustion to the result." if competed else slider,
+    }
 
 
 def _members(members: Members, ensemble: Ensemble | None, scores: Mapping[str, Any] | None) -> Context:
@@ -382,6 +459,10 @@ def _members(members: Members, ensemble: Ensemble | None, scores: Mapping[str, A
     words += f"{edges} in all."
     if len(members.names) > 1:
         words += f" Two of them agree with a mean NMI of {_between(members):.3f}."
+    outlying = [_shortened(members.names[j]) for j in np.flatnonzero(members.outlying)]
+    if outlying:
+        named = ", ".join(outlying[:5]) + (f" and {len(outlying) - 5} more" if len(outlying) > 5 else "")
+        words += f" Least like the others: {named}."
     left = len(members.names) - len(members.shown)
     agreement_words = (
         "The fuller the colour, the more alike two members are; like stands beside like. "
@@ -395,7 +476,6 @@ def _members(members: Members, ensemble: Ensemble | None, scores: Mapping[str, A
         "members_left_out": len(members.names) - len(rows),
         "has_algorithm": has_algorithm,
         "has_truth": bool(scored),
-        "any_outlying": bool(members.outlying.any()),
         "agreement_words": agreement_words,
     }
 
@@ -504,8 +584,8 @@ def _run(store: StoredConsensus, ensemble: Ensemble | None) -> Context:
     settings = [
         # Not the seed that was given, but the one drawn with it.
         (SEED if name == "seed" else name, ", ".join(map(str, value)) if isinstance(value, list) else str(value))
-        for name, value in identity.items()
-        if name != "labels" and value is not None
+        for name, value in settings_told(identity).items()
+        if name != "labels"
     ]
     origin = [("consensus", store.url)]
     if ensemble is not None:
@@ -551,7 +631,7 @@ def _says(seen: Seen, names: Mapping[int, str]) -> list[str]:
 def _trail(store: StoredConsensus, places: NDArray[np.int64], seen: Seen) -> list[Context]:
     """The rounds of the slider, with the sampled labels after each; the last is the result."""
     trail, names = optional(store, "trail"), store.facts.get("trail_stages")
-    if trail is None or not names:
+    if trail is None or not names or len(names) < FEWEST_STAGES:
         return []
     own = trail[:, places].astype(np.int64)
     totals = {stage: names.count(stage) for stage in names}
@@ -577,11 +657,12 @@ def _sections(context: Context) -> list[tuple[str, str]]:
         ("picture", "Samples"),
         ("clusters", "Clusters"),
         ("doubtful", "Least certain"),
+        ("candidates", "Candidates"),
         ("rounds", "Rounds"),
         ("members", "Members"),
         ("choice", "Choice of k"),
         ("truth", "Truth"),
         ("run", "Run"),
     ]
-    optional_ones = ("picture", "choice", "truth")
+    optional_ones = ("picture", "candidates", "choice", "truth")
     return [(key, name) for key, name in names if key not in optional_ones or context[key] is not None]
