@@ -40,8 +40,8 @@ POINTS = 1 << 12
 
 SPECTRAL = {"spectral": ("cosine",), "links": ("cosine", "tau"), "local": ("cosine",)}
 """Spectral starts and the belongings they are tried with: the bipartite graph of samples and hyperedges cut as in
-U-SENC; the same with hyperedges linked by common neighbours, as in WCT; or weighted by how far the members respect them,
-as in LWGP."""
+U-SENC; the same with hyperedges linked by common neighbours, as in WCT; or weighted by how far members respect them, as
+in LWGP."""
 
 TAU_WEIGHT = 2.0
 """Of τ against evenness in the choice; anything from 1.5 to 3 serves alike on the ensembles it was looked for on."""
