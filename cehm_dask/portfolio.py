@@ -30,7 +30,7 @@ from cehm_dask.labels import Codes, Labels
 from cehm_dask.medoids import medoids
 from cehm_dask.plan import COMPETING_BYTES, COMPETING_ROWS, Params
 from cehm_dask.points import centres_by_k_means, nearest, unit_points
-from cehm_dask.spectral import leading_vectors, local_weights, refined, weighted_connected_triples
+from cehm_dask.spectral import leading_vectors, linked, local_weights, refined, weighted_connected_triples
 from cehm_dask.split import Split, best_split, found_in, split_weights
 
 Assignment = NDArray[np.int16]
@@ -214,7 +214,7 @@ def _spectral(rows: Rows, name: str, k: int, seed: int) -> Assignment:
     edges = rows.hyperedges
     if name == "links":
         mix = refined(edges, weighted_connected_triples)
-        similarity = mix.T @ rows.similarity(mix.sum(axis=1)) @ mix
+        similarity = linked(rows.similarity(mix.sum(axis=1)), mix, edges)
     else:
         weights = local_weights(edges) if name == "local" else np.ones(edges.n_hyperedges)
         weights /= weights.max()

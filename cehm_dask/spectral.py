@@ -78,6 +78,17 @@ def refined(hyperedges: Hyperedges, similarity_of: Callable[[Floats, slice], Flo
     return mix
 
 
+def linked(table: Floats, mix: Floats, hyperedges: Hyperedges) -> Floats:
+    """Sᵀ·table·S for S of :func:`refined`: block by block, as S is zero between members."""
+    spans = [own for member in range(hyperedges.n_members) if (own := hyperedges.of_member(member)).stop > own.start]
+    found = np.empty_like(table)
+    for own in spans:
+        found[own] = mix[own, own].T @ table[own]
+    for own in spans:
+        found[:, own] = found[:, own] @ mix[own, own]
+    return found
+
+
 def weighted_connected_triples(weights: Floats, own: slice) -> Floats:
     """Σ_z min(w_xz, w_yz) of every two clusters of one member."""
     rows = weights[own]

@@ -9,6 +9,7 @@ import numpy as np
 from cehm_dask.engine import Engine
 from cehm_dask.intersections import Hyperedges
 from cehm_dask.rivals.rows import Floats, weighted_table
+from cehm_dask.spectral import linked
 
 
 def affinity(engine: Engine, hyperedges: Hyperedges, mix: Floats | None = None) -> Floats:
@@ -22,4 +23,4 @@ def affinity(engine: Engine, hyperedges: Hyperedges, mix: Floats | None = None) 
         return weighted_table(engine, hyperedges, np.ones(hyperedges.n_hyperedges))
     if mix.ndim == 1:
         return weighted_table(engine, hyperedges, mix) * mix[:, None] * mix[None, :]
-    return np.asarray(mix.T @ weighted_table(engine, hyperedges, mix.sum(axis=1)) @ mix)
+    return linked(weighted_table(engine, hyperedges, mix.sum(axis=1)), mix, hyperedges)
