@@ -590,7 +590,7 @@ def test_process__does_not_fit_is_3(folder):
 
 def test_refused__a_consensus_that_will_not_fit_before_its_members_are_made(folder, monkeypatch):
     monkeypatch.setattr("cehm_dask.run.generate", lambda *_, **__: pytest.fail("it began to work"))
-    many = ["--set", "consensus.k=2..12", "--set", "consensus.restarts=20000", "--set", "memory=2GiB"]
+    many = ["--set", "consensus={k: 2..12, restarts: 20000, variant: released}", "--set", "memory=2GiB"]
     _, err = cehm("run", "recipe.yaml", "--set", "output=new", *many, code=3)
     assert "memory=2 GiB allowed < " in err
 
