@@ -412,13 +412,15 @@ def test_synth__n_that_is_none(folder, n):
     assert "is not a whole number of at least 1" in err
 
 
-@pytest.mark.filterwarnings("ignore:constant columns dropped")
+@pytest.mark.filterwarnings("ignore:constant columns dropped", "error::cehm_dask.ConsensusWarning")
 def test_demo__consensus_is_better_than_its_members(tmp_path):
     out, _ = cehm("demo", "--output", tmp_path / "demo")
     nmi = {name: float(value) for name, value in re.findall(r"^(\S.*?) {2,}(0\.\d+) +0\.\d+ *$", out, re.MULTILINE)}
     assert nmi["consensus"] > nmi["the 30 members, mean"] > 0.5
     assert nmi["consensus"] > nmi["k-means with 10 clusters, mean of 30 runs"]
     assert "1,797 samples, 30 members" in out
+    assert re.search(r"^kept: .*largest τ \+ evenness of \d+ candidates", out, re.MULTILINE)
+    assert open_consensus(str(tmp_path / "demo" / "consensus.zarr")).facts["n_clusters_found"] == 10
     assert re.search(r"^report: .*demo/report\.html$", out, re.MULTILINE)
     assert (tmp_path / "demo" / "report.html").is_file()
 

@@ -240,6 +240,15 @@ def test_candidates__a_sample_of_rows_is_told(made, tmp_path):
     assert "They competed on 150 samples drawn at random; the one kept then ran over all 399." in compose(url).html
 
 
+def test_candidates__a_tie_is_told(made, tmp_path):
+    url = str(tmp_path / "auto.zarr")
+    shutil.copytree(made / "auto.zarr", url)
+    add_facts(url, candidates=[{**own, "score": 1.25} for own in open_consensus(url).facts["candidates"]])
+    words = compose(url).html
+    assert "was kept: 1.2500 (start: " in words
+    assert "the next is equal to four digits." in words
+
+
 def test_candidates__none_with_a_named_variant(page):
     assert 'id="candidates"' not in page
     assert "How it grew" in page

@@ -456,9 +456,23 @@ def test_plan__memory_and_sweeps_are_those_of_the_run(folder):
     assert facts["sweeps"] / 2 <= expected.sweeps <= 2 * facts["sweeps"]
     here = {name: size for name, size in expected.memory.items() if name != "this process"}
     ran = make_budget(
-        as_labels("out/ensemble.zarr").shape, [3, 3], allowed=1 << 40, threads=count_threads(), returned=False
+        as_labels("out/ensemble.zarr").shape, [3], allowed=1 << 40, threads=count_threads(), returned=False
     )
     assert here == {name: size for name, size in ran.terms.items() if name != "this process"}
+
+
+def test_plan__starts_multiply_problems_only_where_no_candidates_compete(folder):
+    def expected(*settings):
+        recipe = parse(RECIPE, settings)
+        return next(one for one in outlook(recipe).stages if one.stage == "consensus")
+
+    auto, released = expected(), expected("consensus.variant=released")
+    assert "candidates compete on 150 of them, then one runs over all" in auto.what
+    assert "2 problems side by side" in released.what
+    assert sum(auto.memory.values()) < sum(released.memory.values())
+    assert auto.sweeps < released.sweeps  # no diffusion
+    several = expected("consensus.k=2..4")
+    assert "then 3 problems side by side" in several.what
 
 
 def count_threads():
@@ -482,7 +496,7 @@ def test_plan__of_a_cluster_is_about_its_workers(folder):
     assert re.search(r"memory of ensemble: .* of (?!1.2 GiB)[0-9.]+ GiB allowed", out)
     shape = as_labels("out/ensemble.zarr").shape
     size = {"allowed": 1 << 30, "taken": WORKER_BYTES, "workers": 3, "threads": 1, "returned": False}
-    wanted = make_budget(shape, [3, 3], **size)
+    wanted = make_budget(shape, [3], **size)
     recipe = parse(RECIPE).model_copy(update={"cluster": "two.yaml"})
     assert next(one for one in outlook(recipe).stages if one.stage == "consensus").memory == wanted.terms
     assert "of 9 GiB allowed" in plan("--set", "memory=9GiB")[0]
@@ -576,7 +590,7 @@ def test_process__does_not_fit_is_3(folder):
 
 def test_refused__a_consensus_that_will_not_fit_before_its_members_are_made(folder, monkeypatch):
     monkeypatch.setattr("cehm_dask.run.generate", lambda *_, **__: pytest.fail("it began to work"))
-    many = ["--set", "consensus.k=2..12", "--set", "consensus.restarts=20000", "--set", "memory=2GiB"]
+    many = ["--set", "consensus={k: 2..12, restarts: 20000, variant: released}", "--set", "memory=2GiB"]
     _, err = cehm("run", "recipe.yaml", "--set", "output=new", *many, code=3)
     assert "memory=2 GiB allowed < " in err
 

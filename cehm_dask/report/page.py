@@ -362,11 +362,12 @@ def _candidates(facts: Context) -> Context | None:
     if len(candidates) == 1:
         words = "There was one candidate."
     else:
-        following = next(own for own in ranked if own is not kept)
+        largest, following = (f"{own['score']:.4f}" for own in (kept, next(own for own in ranked if own is not kept)))
+        rest = f"the next has {following}." if following != largest else "the next is equal to four digits."
         words = (
             f"Of {len(candidates)} candidates, the one with the largest sum of τ and evenness was kept: "
-            f"{kept['score']:.4f} (start: {_plain_start(kept['start'])}; belonging: "
-            f"{BELONGINGS.get(kept['belonging'], kept['belonging'])}); the next has {following['score']:.4f}."
+            f"{largest} (start: {_plain_start(kept['start'])}; belonging: "
+            f"{BELONGINGS.get(kept['belonging'], kept['belonging'])}); {rest}"
         )
     rows, n = sum(kept["sizes"]), facts["n_samples"] - facts["n_silent"]
     if rows < n:
