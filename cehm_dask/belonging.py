@@ -102,9 +102,12 @@ class _Tau:
         self.shares = self.mass @ counts / everything
         """Of every cluster; less than 1 together while samples are unassigned."""
         within = float((counts * self.reached).sum()) / everything
-        assigned = float(self.shares.sum())
-        chance = float((self.shares**2).sum())
-        self.tau = (within / assigned**2 - chance) / (1.0 - chance) if assigned > 0.0 and chance < 1.0 else 0.0
+        self.tau = 0.0
+        if np.count_nonzero(self.shares) > 1:  # one cluster is as good as chance, and 0 / 0 but for rounding
+            assigned = float(self.shares.sum())
+            within, chance = within / assigned**2, float(((self.shares / assigned) ** 2).sum())
+            # Of assigned samples alone, the similarity within clusters may exceed what the shares allow.
+            self.tau = min(1.0, max(0.0, (within - chance) / (1.0 - chance)))
 
 
 def _tau_weights(counts: Int, hyperedges: Hyperedges) -> Floats:
