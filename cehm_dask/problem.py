@@ -66,8 +66,6 @@ class Problem:
     """Splits in the weights of the assignment reached."""
     bare: Made | None = None
     """The last split as it was made, to go back to if adjustion undoes it."""
-    failed: int = 0
-    """Splits since then that gave no further cluster."""
     weights: NDArray[np.float64] | None = None
     """W of the round to come, a row a slot; set by the stage."""
     previous: tuple[NDArray[np.float64], Cut] | None = None
@@ -214,7 +212,7 @@ class Problem:
         self.previous = (self.weights, self.cut)
 
 
-PLAIN = ("assigned", "moved", "moves", "round", "losses", "growth", "converged", "adjusted", "failed")
+PLAIN = ("assigned", "moved", "moves", "round", "losses", "growth", "converged", "adjusted")
 """What a checkpoint holds as it is."""
 
 
