@@ -75,7 +75,7 @@ class Candidate:
 
     def facts(self) -> dict[str, Any]:
         """For results, stores and reports."""
-        return {**asdict(self), "score": self.score}
+        return {**asdict(self), "sizes": list(self.sizes), "score": self.score}
 
 
 @dataclass(frozen=True, eq=False)
