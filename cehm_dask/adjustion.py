@@ -38,16 +38,16 @@ def adjustion(problem: Problem, *, pass_over: bool = True) -> Generator[Order, A
             yield from _round(problem, problem.weights_from(problem.bare), pass_over, problem.bare)
             problem.bare, problem.converged = None, True
         split = best_split(problem.counts, problem.hyperedges)
-        if split is None or problem.failed > problem.params.n_clusters:
+        if split is None or split.again(problem.splits):
             return
         bare, found = Made(problem.counts_before, (*problem.splits, split)), found_in(problem.counts)
         yield from _round(problem, problem.weights_from(bare), pass_over, bare)
         if found_in(problem.counts) > found:
             problem.bare = replace(bare, found=found_in(problem.counts))
-            problem.adjusted, problem.converged, problem.failed = 0, False, 0
+            problem.adjusted, problem.converged = 0, False
         else:
             # Samples that were tied with a further cluster went there; the next split finds them there.
-            problem.bare, problem.failed = None, problem.failed + 1
+            problem.bare = None
 
 
 def _round(

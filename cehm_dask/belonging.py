@@ -49,10 +49,15 @@ def weights_of(kind: str, counts: Int, hyperedges: Hyperedges) -> Floats:
         return shares
     if kind == "cosine":
         return shares / lengths_of(counts, hyperedges.sizes)
-    squares, volumes = _squares(counts, hyperedges.sizes), counts.sum(axis=0)
-    some = np.maximum(volumes, 1)
-    bias = squares / some.astype(np.float64) ** 2
-    return np.where(volumes > 0, 2.0 * shares / some + (bias.max() - bias), 0.0)
+    volumes = counts.sum(axis=0)
+    raised = _bias_below_largest(counts, hyperedges.sizes)
+    return np.where(volumes > 0, 2.0 * shares / np.maximum(volumes, 1) + raised, 0.0)
+
+
+def _bias_below_largest(counts: Int, sizes: Int) -> Floats:
+    """By how much the kmeans bias ‖m_e‖² / vol_e² of every cluster falls short of the largest one."""
+    bias = _squares(counts, sizes) / np.maximum(counts.sum(axis=0), 1).astype(np.float64) ** 2
+    return np.asarray(bias.max() - bias)
 
 
 def _squares(counts: Int, sizes: Int) -> Floats:
@@ -69,14 +74,18 @@ def lengths_of(counts: Int, sizes: Int) -> Floats:
 def lead_of(kind: str, counts: Int, hyperedges: Hyperedges) -> Floats | None:
     """Factors, by winner, that turn leads in the weights made from ``counts`` into leads in shares; None: none needed.
 
-    Counts have no such unit; they stay as they are.
+    For kmeans and tau, 1 is the largest weight that a hyperedge wholly inside the cluster could have: no lead exceeds
+    the number of a sample's labels. Counts have no such unit; they stay as they are.
     """
     if kind == "cosine":
         return lengths_of(counts, hyperedges.sizes)
     if kind == "kmeans":
-        return np.asarray(np.maximum(counts.sum(axis=0), 1) / 2.0)
+        volumes = np.maximum(counts.sum(axis=0), 1)
+        return np.asarray(1.0 / (2.0 / volumes + _bias_below_largest(counts, hyperedges.sizes)))
     if kind == "tau":
-        return np.full(counts.shape[1], float(hyperedges.n_members))
+        found = _Tau(counts, hyperedges)
+        rarer = (1.0 - found.tau) * (found.shares.max() - found.shares)
+        return np.asarray(1.0 / (found.mass.max() * (1.0 + rarer)))
     return None
 
 
@@ -102,9 +111,12 @@ class _Tau:
         self.shares = self.mass @ counts / everything
         """Of every cluster; less than 1 together while samples are unassigned."""
         within = float((counts * self.reached).sum()) / everything
-        assigned = float(self.shares.sum())
-        chance = float((self.shares**2).sum())
-        self.tau = (within / assigned**2 - chance) / (1.0 - chance) if assigned > 0.0 and chance < 1.0 else 0.0
+        self.tau = 0.0
+        if np.count_nonzero(self.shares) > 1:  # one cluster is as good as chance, and 0 / 0 but for rounding
+            assigned = float(self.shares.sum())
+            within, chance = within / assigned**2, float(((self.shares / assigned) ** 2).sum())
+            # Of assigned samples alone, the similarity within clusters may exceed what the shares allow.
+            self.tau = min(1.0, max(0.0, (within - chance) / (1.0 - chance)))
 
 
 def _tau_weights(counts: Int, hyperedges: Hyperedges) -> Floats:

@@ -77,7 +77,7 @@ class Candidate:
 
     def facts(self) -> dict[str, Any]:
         """For results, stores and reports."""
-        return {**asdict(self), "score": self.score}
+        return {**asdict(self), "sizes": list(self.sizes), "score": self.score}
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,20 +238,15 @@ def _adjust(rows: Rows, counts: Int, belonging: str, max_iter: int) -> tuple[Ass
     """Adjust until nothing moves, and split while a cluster is empty: the assignment, its counts, clusters repaired."""
     edges, k = rows.hyperedges, counts.shape[1]
     assignment, counts, weights = _settle(rows, counts, belonging, max_iter)
-    at_first, failed, splits = found_in(counts), 0, list[Split]()
-    while (found := found_in(counts)) < k and (split := best_split(counts, edges)) is not None:
+    at_first, splits = found_in(counts), list[Split]()
+    while (split := best_split(counts, edges)) is not None and not split.again(splits):
         splits.append(split)
-        bare = rows.assign(split_weights(weights, splits, edges.members))
-        bare_counts = rows.count(bare, k)
-        failed = 0 if found_in(bare_counts) > found else failed + 1
-        if failed > k:
-            break
-        if not failed:
-            adjusted, adjusted_counts, plain = _settle(rows, bare_counts, belonging, max_iter)
-            if found_in(adjusted_counts) >= found_in(bare_counts):
+        found, bare = found_in(counts), rows.assign(split_weights(weights, splits, edges.members))
+        assignment, counts = bare, rows.count(bare, k)
+        if found_in(counts) > found:
+            adjusted, adjusted_counts, plain = _settle(rows, counts, belonging, max_iter)
+            if found_in(adjusted_counts) >= found_in(counts):
                 assignment, counts, weights, splits = adjusted, adjusted_counts, plain, []
-                continue
-        assignment, counts = bare, bare_counts
     repaired = max(0, found_in(counts) - at_first)
     return assignment, counts, repaired
 

@@ -68,8 +68,6 @@ class Problem:
     """Clusters of rows that were put there one by one, because no label tells them from others."""
     bare: Made | None = None
     """The last split as it was made, to go back to if adjustion undoes it."""
-    failed: int = 0
-    """Splits since then that gave no further cluster."""
     weights: NDArray[np.float64] | None = None
     """W of the round to come, a row a slot; set by the stage."""
     previous: tuple[NDArray[np.float64], Cut] | None = None
@@ -226,7 +224,7 @@ class Problem:
         self.previous = (self.weights, self.cut)
 
 
-PLAIN = ("assigned", "moved", "moves", "round", "losses", "growth", "converged", "adjusted", "failed")
+PLAIN = ("assigned", "moved", "moves", "round", "losses", "growth", "converged", "adjusted")
 """What a checkpoint holds as it is."""
 
 

@@ -29,6 +29,10 @@ class Split:
     cluster: int
     into: int
 
+    def again(self, before: "Sequence[Split]") -> bool:
+        """Whether the hyperedge was split off the cluster before; then rounding, not weights, decides who is there."""
+        return any((one.hyperedge, one.cluster) == (self.hyperedge, self.cluster) for one in before)
+
 
 def found_in(counts: Int) -> int:
     """Clusters that hold samples."""
