@@ -247,7 +247,9 @@ class Stored:
         job.budget_of = lambda *args: replace(settle(*args), keep_labels=False)
         begin, work_before = time.perf_counter(), time.process_time()
         try:
-            outcome = job.cluster(as_labels(str(self.url)), Params(ks[0], restarts=restarts), 0, where, ks=ks)
+            outcome = job.cluster(
+                as_labels(str(self.url)), Params(ks[0], variant="released", restarts=restarts), 0, where, ks=ks
+            )
         finally:
             job.budget_of = settle
         return time.perf_counter() - begin, time.process_time() - work_before, outcome

@@ -60,7 +60,7 @@ def speed(n: int) -> None:
     labels = as_labels(codes)
     weights = np.random.default_rng(0).random((labels.n_slots, K))
     H = incidence(codes)
-    CEHM(K, random_state=0).fit(codes[:1000])
+    CEHM(K, variant="released", random_state=0).fit(codes[:1000])
     table, first_column = kernels.side_by_side([weights])
     best, margin = np.empty((1, n), np.int16), np.empty((1, n))
 
@@ -68,7 +68,7 @@ def speed(n: int) -> None:
         kernels.belonging(codes, labels.offsets, table, first_column, best, margin)
 
     def consensus() -> None:
-        CEHM(K, random_state=0).fit(codes)
+        CEHM(K, variant="released", random_state=0).fit(codes)
 
     belonging()
     product = best_of(5, lambda: H @ weights)
@@ -82,23 +82,23 @@ def speed(n: int) -> None:
 
 def memory(n: int) -> None:
     codes, _ = Synth(n).arrays()
-    CEHM(K, random_state=0).fit(codes[:1000])
+    CEHM(K, variant="released", random_state=0).fit(codes[:1000])
     labels = as_labels(codes)
     tables = 8 * labels.n_slots**2 * 10  # int32 counts a run, int64 sums, float dissimilarities
-    grown = peak_above(lambda: CEHM(K, random_state=0).fit(codes))
+    grown = peak_above(lambda: CEHM(K, variant="released", random_state=0).fit(codes))
     print(
         f"memory beyond the labels, {n:,} × 30: {grown / n:.1f} bytes a sample in all (bar 25 + tables of "
         f"at most {tables / n:.1f})"
     )
     wide = codes.astype(np.int32)
-    grown = peak_above(lambda: CEHM(K, random_state=0).fit(wide))
+    grown = peak_above(lambda: CEHM(K, variant="released", random_state=0).fit(wide))
     print(f"the same from int32 labels, which are narrowed to one byte first: {grown / n:.1f} bytes a sample")
 
 
 def cost_in_n(small: int, large: int) -> None:
     def figure(n: int, repeats: int) -> float:
         codes, _ = Synth(n).arrays()
-        model = CEHM(K, random_state=0)
+        model = CEHM(K, variant="released", random_state=0)
         return best_of(repeats, lambda: model.fit(codes)) / n / model.n_sweeps_
 
     figure(1000, 1)
@@ -139,7 +139,7 @@ def agreement_choice(ensembles: int = 20) -> None:
                 axis=1,
             )
             for column, restarts in enumerate((1, 10)):
-                found = CEHM(k, restarts=restarts, random_state=i).fit_predict(members)
+                found = CEHM(k, variant="released", restarts=restarts, random_state=i).fit_predict(members)
                 scores[i, column] = normalized_mutual_info_score(truth, found, average_method="geometric")
         one, ten = scores.mean(axis=0)
         print(f"  {name:<14}{one:.4f}  {ten:.4f}  difference {ten - one:+.4f}")
