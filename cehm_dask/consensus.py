@@ -261,12 +261,14 @@ def _problems(
     saved = None if store is None else store.load_checkpoint()
     if saved is not None:
         return _restore(hyperedges, problems_of, *saved)
-    if competing is not None:
-        rows = Rows(engine.labels, competing)
+    rows = None if competing is None else Rows(engine.labels, competing)
+    if rows is not None and len(rows.codes):
         problems = [_won(number, hyperedges, rows, params, seed) for number, params in enumerate(problems_of)]
         if store is not None:
             _save(store, problems)
         return problems
+    if rows is not None:  # no row of the sample has a label: a single chain from medoids, which need no rows
+        problems_of = [replace(params, restarts=1) for params in problems_of]
     problems = []
     for params in problems_of:
         if params.init is not None:
