@@ -22,6 +22,7 @@ from cehm_dask.engine import crew
 from cehm_dask.estimator import CEHM
 from cehm_dask.features import Features, Scaling, as_features
 from cehm_dask.plan import auto_members
+from cehm_dask.rounds import Harvest
 from cehm_dask.store import load_model, save_model
 
 CONSENSUS = ("variant", "tries", "restarts", "choose", "max_iter")
@@ -177,12 +178,12 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         with crew(len(os.sched_getaffinity(0))) as pool:
             return self.consensus_.predict(label_all(features, self._labeller, pool))
 
-    def predict_blocks(self, X: Any) -> Iterator[tuple[NDArray[np.int16], NDArray[np.float64]]]:
-        """Clusters and margins of rows that do not fit in memory, a block at a time."""
+    def predict_blocks(self, X: Any) -> Iterator[Harvest]:
+        """Clusters, margins and confidences of rows that do not fit in memory, a block at a time."""
         features = self._fitting(X)
         for start, stop in features.blocks():
             codes = self._labeller.label(features.read(start, stop), start, features.names)
-            yield self.consensus_.predict_with_margin(codes)
+            yield self.consensus_.predict_details(codes)
 
     def _fitting(self, X: Any) -> Features:
         """New features, as many as were fitted."""

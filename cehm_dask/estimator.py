@@ -28,6 +28,7 @@ from cehm_dask.labels import Labels, as_labels, relabel
 from cehm_dask.plan import Params
 from cehm_dask.problem import Problem
 from cehm_dask.result import gather, join
+from cehm_dask.rounds import Harvest
 from cehm_dask.store import known_labels, open_consensus
 
 
@@ -207,7 +208,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.medoids_ = problem.medoids
         self.counts_ = problem.counts
         self.weights_ = problem.final_weights
-        self._correlation = result.correlation
+        self._lead, self._correlation = problem.final_lead, result.correlation
         self.loss_history_ = np.asarray(problem.losses)
         self.growth_ = tuple(problem.growth)
         self.n_rounds_ = problem.round
@@ -230,10 +231,10 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
         A sample with no known label gets -1.
         """
-        return self.predict_with_margin(X)[0]
+        return self.predict_details(X).labels
 
-    def predict_with_margin(self, X: Any) -> tuple[NDArray[np.int16], NDArray[np.float64]]:
-        """Cluster of new samples, and how far it leads the runner-up; -1 and 0 where no label is known."""
+    def predict_details(self, X: Any) -> Harvest:
+        """Cluster of new samples, how far it leads the runner-up, and confidence; -1, 0, 0 where no label is known."""
         labels, weights = self._known(X)
         table, first_column = kernels.side_by_side([weights])
         best = np.empty((1, labels.n_samples), np.int16)
@@ -241,12 +242,14 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         codes = labels.source.read(0, labels.n_samples)
         kernels.belonging(codes, labels.offsets, table, first_column, best, margin)
         known = codes.any(axis=1)
-        return np.where(known, best[0], np.int16(-1)), np.where(known, margin[0] / labels.n_members, 0.0)
+        found = np.where(known, best[0], np.int16(-1))
+        leads = np.where(known, margin[0] * self._lead[best[0]] / labels.n_members, 0.0)
+        return Harvest(found, leads, self._gauge(labels).read(codes, labels.offsets, found))
 
-    def predict_blocks(self, X: Any) -> Iterator[tuple[NDArray[np.int16], NDArray[np.float64]]]:
-        """:meth:`predict_with_margin` for base labels that do not fit in memory, some rows at a time."""
+    def predict_blocks(self, X: Any) -> Iterator[Harvest]:
+        """:meth:`predict_details` for base labels that do not fit in memory, some rows at a time."""
         for labels in label_blocks(X):
-            yield self.predict_with_margin(labels)
+            yield self.predict_details(labels)
 
     @classmethod
     def load(cls, url: str | os.PathLike[str]) -> "CEHM":
@@ -259,16 +262,11 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         model = cls(stored.facts["n_clusters"], **{name: identity[name] for name in settings})
         model.counts_ = np.asarray(stored.array("counts")[...])
         model.weights_ = np.asarray(stored.array("weights")[...])
+        model._lead = np.asarray(stored.facts["lead"])
         model._correlation = float(stored.facts["correlation"])
         model._values = [known_labels(known) for known in stored.facts["label_values"]]
         model.n_clusters_, model.n_features_in_ = model.counts_.shape[1], len(model._values)
         return model
-
-    def predict_confidence(self, X: Any) -> NDArray[np.float64]:
-        """Confidence of new samples in the cluster that :meth:`predict` gives them; 0 where no label is known."""
-        labels, _ = self._known(X)
-        known = self.predict(X)
-        return self._gauge(labels).read(labels.source.read(0, labels.n_samples), labels.offsets, known)
 
     def membership(self, X: Any) -> NDArray[np.float64]:
         """Confidence of samples in every cluster, (n_samples, n_clusters): each row sums to 1.
@@ -290,6 +288,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return {
             "counts": self.counts_,
             "weights": self.weights_,
+            "lead": self._lead,
             "correlation": np.array([self._correlation]),
             "values": np.concatenate(self._values).astype(np.int64),
             "values_of": np.array([len(known) for known in self._values]),
@@ -298,7 +297,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def from_arrays(self, arrays: dict[str, NDArray[Any]]) -> Self:
         """Take up what :meth:`to_arrays` gave, ready to predict."""
         self.counts_, self.weights_ = arrays["counts"], arrays["weights"]
-        self._correlation = float(arrays["correlation"][0])
+        self._lead, self._correlation = arrays["lead"], float(arrays["correlation"][0])
         self._values = np.split(arrays["values"], np.cumsum(arrays["values_of"])[:-1])
         self.n_clusters_, self.n_features_in_ = self.counts_.shape[1], len(self._values)
         return self

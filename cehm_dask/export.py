@@ -1,11 +1,11 @@
-"""Labels and margins → a file people and other programs open: .npy, .csv or .parquet, with the user's row ids.
+"""Labels, margins and confidences → a file that people and programs open: .npy, .csv or .parquet, with row ids.
 
 Beside the report, after the consensus. Arrays and stores alike are written block by block. Nothing is overwritten
 unless asked, and a file appears whole or not at all.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ BLOCK_ROWS = 1 << 18
 WHOLE = r"0|-?[1-9][0-9]{0,17}"
 """Text that is a number and nothing else; 007 is not."""
 
-OWN_NAMES = ("label", "margin")
+OWN_NAMES = ("label", "margin", "confidence")
 """Columns of a result; ids of such a name get another."""
 
 
@@ -87,25 +87,26 @@ def check_path(path: Path, *, overwrite: bool) -> None:
         raise FileNotFoundError(f"output {path}: the folder {path.parent} does not exist")
 
 
-def write(path: Path, labels: Any, margin: Any, ids: RowIds | None = None) -> None:
-    """Write labels (.npy) or ids, labels and margins (.csv, .parquet), then put the file in place.
+def write(path: Path, labels: Any, margin: Any, confidence: Any, ids: RowIds | None = None) -> None:
+    """Write labels (.npy) or ids, labels, margins and confidences (.csv, .parquet), then put the file in place.
 
     Parameters
     ----------
     path : Path
-    labels, margin : (n,) arrays of numpy or Zarr
+    labels, margin, confidence : (n,) arrays of numpy or Zarr
     ids : RowIds, optional
         Default: row numbers.
     """
+    arrays = (labels, margin, confidence)
     half = path.with_name(f".{path.name}.{os.getpid()}")
     ids = ids or row_numbers(labels.shape[0])
     try:
         if path.suffix == ".npy":
             _write_npy(half, labels)
         elif path.suffix == ".csv":
-            _write_csv(half, labels, margin, ids)
+            _write_csv(half, arrays, ids)
         else:
-            _write_parquet(half, labels, margin, ids)
+            _write_parquet(half, arrays, ids)
         half.replace(path)
     finally:
         half.unlink(missing_ok=True)
@@ -119,37 +120,35 @@ def _write_npy(path: Path, labels: Any) -> None:
             file.write(np.ascontiguousarray(labels[start : start + BLOCK_ROWS]))
 
 
-def _rows(labels: Any, margin: Any, ids: RowIds) -> Iterator[tuple[Any, Any, Any]]:
-    """Ids, labels and margins, in the blocks that the ids come in."""
-    start = 0
+def _rows(arrays: Sequence[Any], ids: RowIds) -> Iterator[tuple[Any, list[Any]]]:
+    """Ids and what is known of their rows, in the blocks that the ids come in."""
+    start, n = 0, arrays[0].shape[0]
     for block in ids.blocks():
         stop = start + len(block)
-        if stop <= labels.shape[0]:
-            yield block, np.asarray(labels[start:stop]), np.asarray(margin[start:stop])
+        if stop <= n:
+            yield block, [np.asarray(array[start:stop]) for array in arrays]
         start = stop
-    if start != labels.shape[0]:
-        raise ValueError(
-            f"column {ids.name} names {start} rows, the result has {labels.shape[0]}: they must be the same"
-        )
+    if start != n:
+        raise ValueError(f"column {ids.name} names {start} rows, the result has {n}: they must be the same")
 
 
-def _write_csv(path: Path, labels: Any, margin: Any, ids: RowIds) -> None:
+def _write_csv(path: Path, arrays: Sequence[Any], ids: RowIds) -> None:
     import pandas as pd
 
-    for number, (block, label, lead) in enumerate(_rows(labels, margin, ids)):
-        table = pd.DataFrame({ids.name: block, "label": label, "margin": lead})
+    for number, (block, columns) in enumerate(_rows(arrays, ids)):
+        table = pd.DataFrame({ids.name: block, **dict(zip(OWN_NAMES, columns, strict=True))})
         table.to_csv(path, mode="a", header=number == 0, index=False)
 
 
-def _write_parquet(path: Path, labels: Any, margin: Any, ids: RowIds) -> None:
+def _write_parquet(path: Path, arrays: Sequence[Any], ids: RowIds) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     writer = None
     try:
-        for block, label, lead in _rows(labels, margin, ids):
+        for block, columns in _rows(arrays, ids):
             column = block if isinstance(block, pa.Array) else pa.array(block)
-            table = pa.table([column, label, lead], names=[ids.name, "label", "margin"])
+            table = pa.table([column, *columns], names=[ids.name, *OWN_NAMES])
             writer = writer or pq.ParquetWriter(path, table.schema)
             writer.write_table(table.cast(writer.schema))
     finally:

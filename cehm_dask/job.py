@@ -254,6 +254,7 @@ def _facts(engine: Engine, result: Consensus) -> dict[str, Any]:
         "n_silent": result.hyperedges.n_silent,
         "agreement": result.chosen.agreement,
         "belonging": problem.belonging,
+        "lead": problem.final_lead.tolist(),
         "correlation": result.correlation,
         "candidates": result.chosen.candidates,
         "candidate_reason": result.chosen.reason,

@@ -1,13 +1,14 @@
 """Clusters of new rows → a file or store, block by block.
 
 After the consensus: a consensus.zarr clusters new base labels of its members, a saved ``ClusterEnsemble`` new rows of
-features. Labels and margins gather in temporary files, since nobody knows how many rows a table has before its end;
-no more than a block of them is ever in memory.
+features. Labels, margins and confidences gather in temporary files, since nobody knows how many rows a table has before
+its end; no more than a block of them is ever in memory.
 """
 
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def predict(
     overwrite: bool = False,
     report: Callable[[str, int], None] = lambda _what, _rows: None,
 ) -> int:
-    """Cluster new rows and write their labels and margins; returns their number.
+    """Cluster new rows and write their labels, margins and confidences; returns their number.
 
     Parameters
     ----------
@@ -63,20 +64,22 @@ def predict(
             raise StoreError(f"output {place} exists: choose another name, or pass --overwrite")
     else:
         export.check_path(Path(place), overwrite=overwrite)
-    with tempfile.TemporaryFile() as labels_file, tempfile.TemporaryFile() as margin_file:
+    with ExitStack() as files:
+        kinds = (np.int16, np.float32, np.float32)
+        held = [files.enter_context(tempfile.TemporaryFile()) for _ in kinds]
         count = 0
-        for labels, margin in load(model).predict_blocks(new):
-            labels_file.write(np.ascontiguousarray(labels))
-            margin_file.write(margin.astype(np.float32))
-            count += len(labels)
-            report("predicted", len(labels))
+        for block in load(model).predict_blocks(new):
+            for file, kind, values in zip(held, kinds, block, strict=True):
+                file.write(np.ascontiguousarray(values, kind))
+            count += len(block.labels)
+            report("predicted", len(block.labels))
         if not count:
             raise ValueError("n_samples=0: there are no new rows")
-        labels_file.flush()
-        margin_file.flush()
-        found, leads = np.memmap(labels_file, np.int16, "r"), np.memmap(margin_file, np.float32, "r")
+        for file in held:
+            file.flush()
+        labels, margin, confidence = (np.memmap(file, kind, "r") for file, kind in zip(held, kinds, strict=True))
         if is_store(place):
-            write_prediction(place, found, leads, overwrite=overwrite)
+            write_prediction(place, labels, margin, confidence, overwrite=overwrite)
         else:
-            export.write(Path(place), found, leads)
+            export.write(Path(place), labels, margin, confidence)
     return count

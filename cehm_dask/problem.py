@@ -179,6 +179,12 @@ class Problem:
         assert self.previous is not None
         return self.previous[0][self.hyperedges.slots]
 
+    @property
+    def final_lead(self) -> NDArray[np.float64]:
+        """By what leads in those weights are multiplied, by winner, to be margins."""
+        lead = lead_of(self.belonging, self.counts_before, self.hyperedges)
+        return np.ones(self.params.n_clusters) if lead is None else lead
+
     def last_order(self) -> Order:
         """An order that asks for nothing but the assignment reached."""
         assert self.previous is not None

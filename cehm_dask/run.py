@@ -541,7 +541,8 @@ class _Run:
         def make(_resume: bool) -> None:
             stored = open_consensus(self._path("consensus.zarr"))
             with self._file(name) as file:
-                export.write(file, stored.array("labels"), stored.array("margin"), row_ids(self.recipe))
+                labels, margin, confidence = (stored.array(name) for name in ("labels", "margin", "confidence"))
+                export.write(file, labels, margin, confidence, row_ids(self.recipe))
 
         self._do("export", [self._consensus_mark, name, self._ids_mark], lambda: exists(url), make, name)
 

@@ -566,15 +566,15 @@ def load_model(url: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     return {name: np.asarray(array[...]) for name, array in _group(url, "r").arrays()}, facts
 
 
-def write_prediction(url: str, labels: Any, margin: Any, *, overwrite: bool) -> None:
-    """Write labels and margins of new rows, block by block."""
+def write_prediction(url: str, labels: Any, margin: Any, confidence: Any, *, overwrite: bool) -> None:
+    """Write labels, margins and confidences of new rows, block by block."""
     if _kind(url) is not None:
         if not overwrite or format_of(url) != "prediction":
             raise StoreError(f"output {url} exists: choose another name, or pass --overwrite to replace a prediction")
         remove(url)
     attributes: Any = {"format": "prediction", "version": VERSION, "n_samples": len(labels), "complete": False}
     group = zarr.open_group(url, mode="w", zarr_format=3, attributes={KEY: attributes})
-    for name, values in (("labels", labels), ("margin", margin)):
+    for name, values in (("labels", labels), ("margin", margin), ("confidence", confidence)):
         array = group.create_array(name, shape=values.shape, dtype=values.dtype, chunks=(PREDICTION_CHUNK_ROWS,))
         for start in range(0, len(values), PREDICTION_CHUNK_ROWS):
             rows = slice(start, start + PREDICTION_CHUNK_ROWS)

@@ -97,9 +97,10 @@ def test_consensus__files_in_and_out(folder, wanted, source, output):
 def test_consensus__margins_beside_the_labels(folder, wanted, output):
     cehm("consensus", "labels.npy", "--k", 5, "-o", output)
     frame = pd.read_csv(output) if output.endswith("csv") else pd.read_parquet(output)
-    assert list(frame.columns) == ["row", "label", "margin"]
+    assert list(frame.columns) == ["row", "label", "margin", "confidence"]
     assert frame["row"].tolist() == list(range(200))
     np.testing.assert_allclose(frame["margin"], wanted.margin_, rtol=1e-12)
+    np.testing.assert_allclose(frame["confidence"], wanted.confidence_, rtol=1e-12)
 
 
 @pytest.mark.parametrize("source", ["named.csv", "named.parquet"])

@@ -57,7 +57,7 @@ def test_predict__as_the_fitted_model_does(model, old_and_new, tmp_path, monkeyp
     np.save(tmp_path / "new.npy", old_and_new[1])
     assert predict(consensus, tmp_path / "new.npy", tmp_path / f"out{suffix}") == 200
     labels, margin = read(tmp_path / f"out{suffix}")
-    wanted, lead = fitted.predict_with_margin(old_and_new[1])
+    wanted, lead, _ = fitted.predict_details(old_and_new[1])
     np.testing.assert_array_equal(labels, wanted)
     np.testing.assert_array_equal(wanted, fitted.predict(old_and_new[1]))
     assert (labels[[3, 4]] == -1).all()

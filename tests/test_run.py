@@ -120,7 +120,7 @@ def test_run__same_labels_as_the_two_commands(folder):
 
 def test_run__ids_and_classes_are_no_features(folder):
     frame = pd.read_csv("out/labels.csv", dtype={"flower": str})
-    assert list(frame.columns) == ["flower", "label", "margin"]
+    assert list(frame.columns) == ["flower", "label", "margin", "confidence"]
     assert frame["flower"].tolist() == [f"{number:03}" for number in range(150)]
     np.testing.assert_array_equal(frame["label"], labels_in("out"))
 
@@ -518,7 +518,7 @@ def test_export__ids_come_out_as_they_went_in(tmp_path, monkeypatch, suffix, ids
     frame.to_csv(source, index=False) if suffix == ".csv" else frame.to_parquet(source)
     labels, margin = np.array([2, 0, 1], np.int16), np.array([0.5, 0.25, 1.0], np.float32)
     for out in (tmp_path / "out.csv", tmp_path / "out.parquet"):
-        export.write(out, labels, margin, export.column_ids(str(source), "name"))
+        export.write(out, labels, margin, margin, export.column_ids(str(source), "name"))
         if out.suffix == ".csv":
             table = pd.read_csv(out, dtype={"name": str}, keep_default_na=False)
             assert table["name"].tolist() == [str(one) for one in ids]
@@ -534,9 +534,9 @@ def test_export__ids_named_like_a_result_get_another_name(tmp_path, name):
     pd.DataFrame({name: ["a", "b"]}).to_parquet(tmp_path / "in.parquet")
     ids = export.column_ids(str(tmp_path / "in.parquet"), name)
     for out in (tmp_path / "out.csv", tmp_path / "out.parquet"):
-        export.write(out, np.array([1, 0], np.int16), np.zeros(2), ids)
+        export.write(out, np.array([1, 0], np.int16), np.zeros(2), np.zeros(2), ids)
         table = pd.read_csv(out) if out.suffix == ".csv" else pd.read_parquet(out)
-        assert list(table.columns) == [f"{name}_id", "label", "margin"]
+        assert list(table.columns) == [f"{name}_id", "label", "margin", "confidence"]
         assert table[f"{name}_id"].tolist() == ["a", "b"]
 
 
@@ -544,7 +544,7 @@ def test_export__fewer_ids_than_rows_are_refused_and_nothing_is_left(tmp_path):
     pd.DataFrame({"name": [1, 2]}).to_parquet(tmp_path / "in.parquet")
     ids = export.column_ids(str(tmp_path / "in.parquet"), "name")
     with pytest.raises(ValueError, match="column name names 2 rows, the result has 3"):
-        export.write(tmp_path / "out.csv", np.zeros(3, np.int16), np.zeros(3), ids)
+        export.write(tmp_path / "out.csv", np.zeros(3, np.int16), np.zeros(3), np.zeros(3), ids)
     assert [path.name for path in tmp_path.iterdir()] == ["in.parquet"]
 
 
