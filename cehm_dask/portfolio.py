@@ -172,8 +172,8 @@ def compete(rows: Rows, params: Params, seed: int) -> Competition:
         for start, belonging, counts in _starts(rows, params, seed):
             assignment, counts, repaired = _adjust(rows, counts, belonging, params.max_iter)
             found.append((_judge(rows, start, belonging, counts, assignment, repaired), assignment, counts))
+        pairs = [nmi(_contingency(found[i][1], found[j][1], k)) for i, j in combinations(range(len(found)), 2)]
     best = int(np.argmax([candidate.score for candidate, _, _ in found]))
-    pairs = [nmi(_contingency(found[i][1], found[j][1], k)) for i, j in combinations(range(len(found)), 2)]
     kept = tuple(Candidate(**{**asdict(candidate), "kept": i == best}) for i, (candidate, _, _) in enumerate(found))
     spread = np.zeros((rows.hyperedges.n_slots, k), np.int64)
     spread[rows.hyperedges.slots] = found[best][2]

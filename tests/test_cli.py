@@ -337,7 +337,7 @@ def test_info__finished_consensus(folder, wanted):
     assert "belonging=" not in out  # each candidate has its own
     kept = next(one for one in wanted.candidates_ if one["kept"])
     said = " ".join(out.split())
-    assert f"kept {kept['start']}, {kept['belonging']}: largest τ + evenness of" in said
+    assert f"kept {kept['start']}, {kept['belonging']}: largest 2τ + evenness of" in said
 
 
 def test_info__named_variant_has_its_settings_and_no_candidate(folder):
@@ -420,7 +420,7 @@ def test_demo__consensus_is_better_than_its_members(tmp_path):
     assert nmi["consensus"] > nmi["the 30 members, mean"] > 0.5
     assert nmi["consensus"] > nmi["k-means with 10 clusters, mean of 30 runs"]
     assert "1,797 samples, 30 members" in out
-    assert re.search(r"^kept: .*largest τ \+ evenness of \d+ candidates", out, re.MULTILINE)
+    assert re.search(r"^kept: .*largest 2τ \+ evenness of \d+ candidates", out, re.MULTILINE)
     assert open_consensus(str(tmp_path / "demo" / "consensus.zarr")).facts["n_clusters_found"] == 10
     assert re.search(r"^report: .*demo/report\.html$", out, re.MULTILINE)
     assert (tmp_path / "demo" / "report.html").is_file()

@@ -164,12 +164,22 @@ def test_membership__rows_sum_to_one_and_point_at_the_label(P, variant):
     np.testing.assert_allclose(membership[[4, 99]], 1 / 3)
 
 
-def test_membership__lead_is_the_margin(P):
-    # With share weights a row of degrees sums to the number of members that speak: the lead scales back exactly.
-    model = CEHM(3, variant="released", random_state=0).fit(P)
-    degrees = model.membership(P) * (P >= 0).sum(axis=1, keepdims=True)
-    ascending = np.sort(degrees, axis=1)
-    np.testing.assert_allclose((ascending[:, -1] - ascending[:, -2]) / 5, model.margin_, atol=1e-12)
+@every_variant
+def test_confidence__is_the_membership_in_the_own_cluster(P, variant):
+    model = CEHM(3, variant=variant, random_state=0).fit(P)
+    spoken = model.labels_ >= 0
+    own = model.membership(P)[np.arange(150), model.labels_]
+    np.testing.assert_allclose(model.confidence_[spoken], own[spoken], atol=1e-9)
+    assert (model.confidence_[~spoken] == 0).all()
+
+
+@every_variant
+def test_predict_details__as_fitted(P, variant):
+    model = CEHM(3, variant=variant, random_state=0).fit(P)
+    labels, margin, confidence = model.predict_details(P)
+    np.testing.assert_array_equal(labels, model.labels_)
+    np.testing.assert_allclose(margin, model.margin_, atol=1e-12)
+    np.testing.assert_array_equal(confidence, model.confidence_)
 
 
 @every_variant

@@ -61,7 +61,7 @@ def base_labels():
 
 @pytest.fixture(scope="module")
 def wanted(base_labels):
-    return CEHM(4, random_state=0).fit(base_labels)
+    return CEHM(4, variant="released", random_state=0).fit(base_labels)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def keys(s3, url):
 
 
 def fit(ensemble, output, **options):
-    return CEHM(4, random_state=0).fit(ensemble, output=output, **options)
+    return CEHM(4, variant="released", random_state=0).fit(ensemble, output=output, **options)
 
 
 def assert_same(model, wanted):
@@ -113,7 +113,7 @@ def test_consensus__from_s3_to_s3(s3, ensemble, wanted, output):
 def test_consensus__from_s3_with_too_little_memory_to_keep_labels(ensemble, wanted, monkeypatch):
     budget_of = job.budget_of
     monkeypatch.setattr(job, "budget_of", lambda *a: replace(budget_of(*a), keep_labels=False))
-    np.testing.assert_array_equal(CEHM(4, random_state=0).fit(ensemble).labels_, wanted.labels_)
+    np.testing.assert_array_equal(CEHM(4, variant="released", random_state=0).fit(ensemble).labels_, wanted.labels_)
 
 
 def test_resume__after_an_interruption(s3, ensemble, wanted, output):
@@ -128,7 +128,7 @@ def test_resume__after_an_interruption(s3, ensemble, wanted, output):
     with pytest.raises(StoreError, match="half-written"):
         open_consensus(output)
     with pytest.raises(StoreError, match=r"restarts=2 \(there: 1\)"):
-        CEHM(4, restarts=2, random_state=0).fit(ensemble, output=output)
+        CEHM(4, variant="released", restarts=2, random_state=0).fit(ensemble, output=output)
     rounds = []
     assert_same(fit(ensemble, output, progress=lambda event: rounds.append(event.round)), wanted)
     assert min(rounds) == 4  # it went on, and did not start anew
@@ -294,7 +294,7 @@ def test_command__import_consensus_and_info(base_labels, wanted, output, tmp_pat
     found = output.replace(".zarr", "-c.zarr")
     for args in (
         ["import", str(tmp_path / "labels.npy"), output],
-        ["consensus", output, "--k", "4", "-o", found],
+        ["consensus", output, "--k", "4", "--variant", "released", "-o", found],
         ["info", found],
     ):
         result = CliRunner().invoke(cli.main, args)
@@ -333,5 +333,5 @@ def test_run__features_and_run_directory_in_the_store(s3, tmp_path, monkeypatch)
     log = s3.get_object(Bucket=BUCKET, Key="runs/2026-11-16/run.log")["Body"].read().decode()
     assert "nothing to do" in log
     assert SECRET not in log
-    again = run(load(PIPELINES / "s3.yaml", [*changes, "consensus.restarts=1"]), date=date(2026, 11, 16))
+    again = run(load(PIPELINES / "s3.yaml", [*changes, "consensus.restarts=2"]), date=date(2026, 11, 16))
     assert (again.stages["ensemble"], again.stages["consensus"]) == ("skipped", "done")

@@ -153,7 +153,7 @@ def test_pickle__found_from_another_folder(codes, tmp_path, monkeypatch):
     ensemble, writer, result = pickle.loads(sent)
     np.testing.assert_array_equal(ensemble.read(0, 100), codes)
     writer.write(0, codes)
-    result.write(50, np.zeros(50, np.int16), np.zeros(50))
+    result.write(50, np.zeros(50, np.int16), np.zeros(50), np.zeros(50))
     held.close()
 
 
@@ -308,8 +308,8 @@ def test_result__refuses_a_start_inside_a_chunk(tmp_path):
     held.open(overwrite=False)
     writer = held.create_result(100, 40)
     with pytest.raises(ValueError, match="row 20 is not the start of a chunk of 40 rows"):
-        writer.write(20, np.zeros(20, np.int16), np.zeros(20))
-    writer.write(40, np.arange(40, dtype=np.int16), np.full(40, 0.25))
+        writer.write(20, np.zeros(20, np.int16), np.zeros(20), np.zeros(20))
+    writer.write(40, np.arange(40, dtype=np.int16), np.full(40, 0.25), np.full(40, 0.5))
     held.finish({})
     held.close()
     found = open_consensus(held.url)
@@ -583,7 +583,7 @@ def test_resume__refuses_what_another_version_left(held):
 def test_overwrite__cut_off_anywhere_leaves_no_whole_store(held, monkeypatch):
     """Removing the old result is the last step, so a kill in between cannot leave half of it marked as whole."""
     held.save_checkpoint({"counts": np.arange(3)}, {"round": 1})
-    held.create_result(100, 40).write(0, np.zeros(40, np.int16), np.zeros(40))
+    held.create_result(100, 40).write(0, np.zeros(40, np.int16), np.zeros(40), np.zeros(40))
     held.finish({})
     held.close()
     open_consensus(held.url)
