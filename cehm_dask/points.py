@@ -7,6 +7,7 @@ are the same whatever the blocks and workers.
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn import config_context
 from sklearn.cluster import kmeans_plusplus
 
 from cehm_dask import kernels
@@ -52,7 +53,9 @@ def first_centres(sample: Points, n_clusters: int, seed: int) -> NDArray[np.floa
     rows = np.ascontiguousarray(sample.T)
     if len(rows) < n_clusters:  # rows without labels filled the sample
         rows = np.concatenate([rows] * -(-n_clusters // max(1, len(rows))))
-    centres, _ = kmeans_plusplus(rows, n_clusters, random_state=seed)
+    # What scikit-learn would check takes longer than the work, for small samples.
+    with config_context(assume_finite=True, skip_parameter_validation=True):
+        centres, _ = kmeans_plusplus(rows, n_clusters, random_state=seed)
     for _ in range(ROUNDS):
         sums, counts = assigned_sums(sample, centres[None])
         moved = centres_of(sums[0], counts[0], centres)
