@@ -83,6 +83,11 @@ def test_set_params__is_used_by_the_next_fit(P):
         model.set_params(clusters=2)
 
 
+def test_params__numpy_integers_are_whole_numbers_too(P):
+    same = CEHM(np.int64(3), tries=np.int32(4), random_state=0).fit(P).labels_
+    np.testing.assert_array_equal(same, CEHM(3, tries=4, random_state=0).fit(P).labels_)
+
+
 def test_fit__returns_self_and_counts_members(P):
     model = CEHM(3, random_state=0)
     assert model.fit(P) is model
