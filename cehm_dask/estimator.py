@@ -323,6 +323,6 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 def _recorded(
     record: Callable[[int, str, int, NDArray[np.int16]], None], problem: Problem, stage: str, engine: Engine
 ) -> None:
-    # A sweep, also where workers keep state: margins that were left behind are made good on the way.
+    # A sweep, also where workers keep state: margins that were left behind are brought up to date on the way.
     found = engine.sweep("record", gather, join, problem.last_order())
     record(problem.number, stage, problem.round, found.labels)

@@ -138,13 +138,13 @@ def large(folder: Path) -> None:
 
 
 def bundled_sets(folder: Path) -> None:
-    print("30 ensembles a set, mean NMI / ARI:  mean member     best member     consensus, restarts=10")
+    print("30 ensembles a set, mean NMI / ARI:  mean member     best member     consensus")
     for name in ("iris", "wine", "breast_cancer", "digits"):
         points, truth = getattr(datasets, f"load_{name}")(return_X_y=True)
         k = len(set(truth.tolist()))
         table = []
         for seed in range(30):
-            model = ClusterEnsemble(k, restarts=10, random_state=seed).fit(points)
+            model = ClusterEnsemble(k, random_state=seed).fit(points)
             members = [(nmi(truth, labels), adjusted_rand_score(truth, labels)) for labels in model.base_labels_.T]
             own = (nmi(truth, model.labels_), adjusted_rand_score(truth, model.labels_))
             table.append([*np.mean(members, axis=0), *np.max(members, axis=0), *own])
