@@ -61,4 +61,5 @@ def _round(
     answer = yield problem.order(cut=EVERY_ROW, drift=drift)
     problem.accept(answer, EVERY_ROW, made)
     # After the round, not before it: a checkpoint is written between rounds, and must not hold half of the next.
-    problem.losses.append(loss)
+    problem.losses.append(loss.value)
+    problem.loss_fractions.append(loss.fraction)

@@ -11,6 +11,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from cehm_dask.errors import ExistsError, MissingExtraError
+
 DAYS = 365
 FILES = ("ca.pem", "ca-key.pem", "node.pem", "node-key.pem")
 
@@ -35,15 +37,15 @@ def make_certificates(folder: Path, hosts: Sequence[str] = (), days: int = DAYS)
     try:
         from cryptography import x509
     except ImportError as error:
-        raise ImportError("certificates need cryptography, not installed here: pip install 'cehm-dask[tls]'") from error
+        raise MissingExtraError(
+            "certificates need cryptography, not installed here: pip install 'cehm-dask[tls]'"
+        ) from error
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FileExistsError(
-            f"{folder} exists and is not empty: choose another name; certificates are not overwritten"
-        )
+        raise ExistsError(f"{folder} exists and is not empty: choose another name; certificates are not overwritten")
 
     def name(text: str) -> x509.Name:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])

@@ -8,19 +8,15 @@ says otherwise: whoever reaches a Dask scheduler without TLS can run code as its
 
 import importlib
 import logging
-import os
-import re
 import signal
-import socket
-import time
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from cehm_dask.cluster_config import (
-    PINNED,
     Adaptive,
     Address,
     Clustered,
@@ -38,12 +34,11 @@ from cehm_dask.cluster_config import (
     exports,
     read_config,
 )
-from cehm_dask.files import absolute, is_url, read_whole, remove, trace, write_whole
+from cehm_dask.errors import BudgetError, CehmError, ClusterError, MissingExtraError
 from cehm_dask.machine import parse_bytes
-from cehm_dask.plan import BudgetError, format_bytes
-
-MATCHED = ("python", "dask", "distributed", "numpy", "numba", "cehm_dask")
-"""Software that must be the same on workers as here, so that labels are the same, bit for bit."""
+from cehm_dask.masking import known, mask_process
+from cehm_dask.plan import format_bytes
+from cehm_dask.workers import check_versions, reason_of, workers_of
 
 WORKER_BYTES = 300 << 20
 """What a worker takes before it holds any data, roughly; with less it is killed and started again without end."""
@@ -51,14 +46,8 @@ WORKER_BYTES = 300 << 20
 NO_WORKERS_SECONDS = 300
 """How long a run stays without a single worker, before it gives up."""
 
-BANDWIDTH_BYTES = 32 << 20
-
 _DOORS: list[Any] = []
 """Clients of gateways, closed or not: one that is collected after it was closed complains on stderr."""
-
-
-class ClusterError(RuntimeError):
-    """A cluster that cannot be reached, does not start, or cannot do the work asked of it."""
 
 
 @contextmanager
@@ -82,30 +71,92 @@ def connect(spec: str | None) -> Iterator[Any]:
         yield None
         return
     import dask
-    from distributed.client import FutureCancelledError
-    from distributed.comm.core import CommClosedError
-    from distributed.scheduler import KilledWorker, NoValidWorkerError, NoWorkerError
+    import distributed  # noqa: F401  its settings are there before they are changed, and so stay when that is undone
 
-    # Distributed tells of every connection and worker at level INFO.
-    if not logging.getLogger().isEnabledFor(logging.DEBUG):
-        logging.getLogger("distributed").setLevel(logging.WARNING)
     _refuse_small(config)
     settings: dict[str, Any] = {"distributed.scheduler.no-workers-timeout": f"{NO_WORKERS_SECONDS}s"}
     if not isinstance(config, Address | Gateway):
         settings["distributed.nanny.pre-spawn-environ"] = config.pinned
-    with dask.config.set(settings), ExitStack() as stack:
+    with dask.config.set(settings), _quiet_library() as quieter, ExitStack() as stack:
         client = _client(config, stack)
-        _wait(client, config)
-        check_versions(client)
         try:
-            yield client
-        except KilledWorker as error:
-            raise ClusterError(
-                f"a task lost its worker {error.allowed_failures + 1} times ({error.last_worker.address}), most likely "
-                "for want of memory: give workers more, or lower --memory; the same command goes on from here"
-            ) from error
-        except (FutureCancelledError, CommClosedError, NoValidWorkerError, NoWorkerError, TimeoutError) as error:
-            raise ClusterError(f"the cluster was lost: {error}; the same command goes on from here") from error
+            with told_when_lost(client):
+                _wait(client, config)
+                check_versions(client)
+                if secrets := known():
+                    stack.enter_context(_masked_workers(client, secrets))
+                yield client
+        except ClusterError:
+            quieter()
+            raise
+
+
+@contextmanager
+def _quiet_library() -> Iterator[Callable[[], None]]:
+    """Distributed logs every connection and worker at level INFO, and every call that a lost cluster breaks as ERROR.
+
+    Unless everything is wanted (--verbose), only warnings are shown, and nothing after the call of what is handed out.
+    """
+    library = [logging.getLogger(name) for name in ("distributed", "distributed.client")]
+    before, all_wanted = [logger.level for logger in library], logging.getLogger().isEnabledFor(logging.DEBUG)
+
+    def show(*levels: int) -> None:
+        for logger, level in zip(library, levels, strict=True):
+            logger.setLevel(level)
+
+    if not all_wanted:
+        show(logging.WARNING, logging.WARNING)
+    try:
+        yield lambda: None if all_wanted else show(logging.CRITICAL, logging.CRITICAL)
+    finally:
+        show(*before)
+
+
+@contextmanager
+def told_when_lost(client: Any) -> Iterator[None]:
+    """Say of an error that comes from the loss of a cluster, or of its workers, that it does; no client: no cluster."""
+    if client is None:
+        yield
+        return
+    from distributed.client import FutureCancelledError
+    from distributed.comm.core import CommClosedError
+    from distributed.scheduler import KilledWorker, NoValidWorkerError, NoWorkerError
+
+    lost = (FutureCancelledError, CommClosedError, NoValidWorkerError, NoWorkerError, TimeoutError, CancelledError)
+    try:
+        yield
+    except CehmError:
+        raise
+    except KilledWorker as error:
+        raise ClusterError(
+            f"a task lost its worker {error.allowed_failures + 1} times ({error.last_worker.address}), most likely "
+            "for want of memory: give workers more, or lower --memory; the same command goes on from here"
+        ) from error
+    except Exception as error:
+        # Without a scheduler, other calls fail too, in ways that do not say why: KeyError('workers'), AttributeError.
+        if isinstance(error, lost) or client.status != "running":
+            why = reason_of(error) if isinstance(error, lost) else "its scheduler does not answer"
+            raise ClusterError(f"the cluster was lost ({why}); the same command goes on from here") from error
+        raise
+
+
+@contextmanager
+def _masked_workers(client: Any, secrets: dict[str, str]) -> Iterator[None]:
+    """Mask secrets in what workers print and log, also of those that join later."""
+    from distributed import WorkerPlugin
+
+    class Masked(WorkerPlugin):  # type: ignore[misc]
+        name = f"cehm-masked-{uuid.uuid4().hex}"
+
+        def setup(self, worker: Any) -> None:
+            mask_process(secrets)
+
+    client.register_plugin(Masked())
+    try:
+        yield
+    finally:
+        with suppress(Exception):  # the cluster is lost, and with it the plugin
+            client.unregister_worker_plugin(Masked.name)
 
 
 def _refuse_small(config: Clustered) -> None:
@@ -138,7 +189,7 @@ def _client(config: Clustered, stack: ExitStack) -> Any:
     except ImportError:
         raise
     except Exception as error:
-        raise ClusterError(f"the {config.kind} cluster did not start: {_reason(error)}") from error
+        raise ClusterError(f"the {config.kind} cluster did not start: {reason_of(error)}") from error
     return client
 
 
@@ -154,9 +205,9 @@ def _reach(config: Address) -> Iterator[Any]:
         hint = "is it running, and is the address right?"
         if config.address.startswith("tcp://"):
             hint += " A scheduler with TLS answers to tls:// only."
-        elif "CERTIFICATE" in (reason := _reason(error)).upper() or "ssl" in reason:
+        elif "CERTIFICATE" in (reason := reason_of(error)).upper() or "ssl" in reason:
             hint = "the certificates of scheduler and client must come from the same CA (tls: in the cluster file)"
-        raise ClusterError(f"no Dask scheduler at {config.address}: {_reason(error)}; {hint}") from error
+        raise ClusterError(f"no Dask scheduler at {config.address}: {reason_of(error)}; {hint}") from error
     with client:
         yield client
 
@@ -287,7 +338,7 @@ def _need(module: str, extra: str, kind: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(
+        raise MissingExtraError(
             f"kind: {kind} needs {module}, not installed here: pip install 'cehm-dask[{extra}]'"
         ) from error
     finally:
@@ -312,22 +363,7 @@ def _tls_options(tls: Tls | None) -> dict[str, Any]:
     return {} if tls is None else {"security": _security(tls), "protocol": "tls://"}
 
 
-def _reason(error: BaseException) -> str:
-    """The innermost cause that has words, in one line."""
-    words = ""
-    cause: BaseException | None = error
-    while cause is not None:
-        words = " ".join(str(cause).split()) or words
-        cause = cause.__cause__
-    return words or type(error).__name__
-
-
-# --- waiting and checking ----------------------------------------------------------------------------------------
-
-
-def workers_of(client: Any) -> dict[str, Any]:
-    """What the scheduler knows of its workers, by address."""
-    return dict(client.scheduler_info(n_workers=-1)["workers"])
+# --- waiting ---------------------------------------------------------------------------------------------------------
 
 
 def _wait(client: Any, config: Clustered) -> None:
@@ -339,134 +375,3 @@ def _wait(client: Any, config: Clustered) -> None:
             f"waited {config.wait_seconds:g} s (wait_seconds) for {config.wanted} worker(s) of the {config.kind} "
             f"cluster, {len(workers_of(client))} came: see {where}, or ask for fewer"
         ) from error
-
-
-def check_versions(client: Any) -> None:
-    """Refuse workers whose software differs from this process's."""
-    found = client.get_versions(packages=["numba", "cehm_dask"])
-    here = found["client"]["packages"]
-    for address, worker in found["workers"].items():
-        for name in MATCHED:
-            theirs, ours = worker["packages"].get(name), here[name]
-            if name == "python":  # as text in every field; the patch release changes nothing
-                theirs, ours = (".".join(version.split(".")[:2]) for version in (theirs, ours))
-            if theirs != ours:
-                raise ClusterError(
-                    f"worker {address} has {name} {theirs or 'not installed'}, this process {ours}: "
-                    "install the same versions on both"
-                )
-
-
-def require_access(client: Any, reads: Sequence[str] = (), writes: Sequence[str] = ()) -> None:
-    """Refuse a cluster with a worker that does not see an input, or whose output would not be seen here."""
-    for address, fault in access_faults(client, reads, writes):
-        raise ClusterError(
-            f"worker {address} {fault}: keep stores on a file system that all share, or in an object store, and see "
-            "that workers have the rights to it"
-        )
-
-
-def access_faults(client: Any, reads: Sequence[str], writes: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """What keeps workers from the inputs and outputs: (address, words) pairs."""
-    reads, writes = [absolute(url) for url in reads], [absolute(url) for url in writes]
-    probes = [_probe(url) for url in writes]
-    here = [trace(url) for url in reads]
-    try:
-        for address, answer in client.run(_look, reads, probes, on_error="return").items():
-            if isinstance(answer, BaseException):
-                yield address, f"does not answer ({_reason(answer)})"
-                continue
-            found, written = answer
-            for url, wanted, (fault, digest) in zip(reads, here, found, strict=True):
-                if fault or digest is None:
-                    yield address, f"does not see {url} ({fault or 'nothing there'})"
-                elif digest != wanted:
-                    yield address, f"sees another {url} than this process"
-            for url, probe, (fault, _) in zip(writes, probes, written, strict=True):
-                if fault:
-                    yield address, f"cannot write {url} ({fault})"
-                elif read_whole(_mark(probe, address)) is None:
-                    yield address, f"writes {url} where this process does not see it"
-    finally:
-        client.run(_clear, probes, on_error="ignore")
-
-
-def _probe(url: str) -> str:
-    """How the names of small files begin that workers leave at an output to show that they can."""
-    token = f".cehm-probe-{uuid.uuid4().hex}-"
-    if is_url(url):
-        return url.rstrip("/") + token
-    folder = Path(url).parent
-    while not folder.exists():
-        folder = folder.parent
-    return str(folder / token)
-
-
-def _mark(probe: str, worker: str) -> str:
-    """The small file of one worker."""
-    return probe + re.sub(r"\W+", "-", worker)
-
-
-def _look(reads: list[str], probes: list[str], dask_worker: Any) -> tuple[list[Any], list[Any]]:
-    """On a worker: what it finds at the inputs, and what became of the small files it tried to write."""
-    marks = [_mark(probe, dask_worker.address) for probe in probes]
-    return [_attempt(trace, url) for url in reads], [_attempt(write_whole, mark, b"") for mark in marks]
-
-
-def _clear(probes: list[str], dask_worker: Any) -> None:
-    for probe in probes:
-        _attempt(remove, _mark(probe, dask_worker.address))
-
-
-def _attempt(act: Any, *args: Any) -> tuple[str, Any]:
-    """Words of what went wrong, or what came of it."""
-    try:
-        return "", act(*args)
-    except Exception as error:  # of any file system
-        return f"{type(error).__name__}: {error}", None
-
-
-def survey(client: Any) -> dict[str, Any]:
-    """Workers, their size and surroundings, and how fast data travels between them."""
-    workers = workers_of(client)
-    surroundings = client.run(_surroundings)
-    return {
-        "scheduler": client.scheduler.address,
-        "dashboard": client.dashboard_link or None,
-        "workers": [
-            {
-                "address": address,
-                "host": surroundings[address]["host"],
-                "threads": worker["nthreads"],
-                "memory": worker["memory_limit"],
-                "unpinned": surroundings[address]["unpinned"],
-            }
-            for address, worker in sorted(workers.items())
-        ],
-        "versions": client.get_versions(packages=["numba", "cehm_dask"])["client"]["packages"],
-        "bytes_a_second": _bandwidth(client, sorted(workers)),
-    }
-
-
-def _surroundings() -> dict[str, Any]:
-    unpinned = [name for name in PINNED if not os.environ.get(name)]
-    return {"host": socket.gethostname(), "unpinned": unpinned}
-
-
-def _bandwidth(client: Any, workers: list[str]) -> float:
-    """Bytes a second from one worker to another, or from here to the only one."""
-    import numpy as np
-
-    best = 0.0
-    for _ in range(2):  # the first opens the connection
-        if len(workers) == 1:
-            content = np.random.default_rng(0).bytes(BANDWIDTH_BYTES)
-            begin = time.perf_counter()
-            client.run(len, content, workers=workers)
-        else:
-            held = client.submit(os.urandom, BANDWIDTH_BYTES, workers=workers[:1], pure=False)
-            client.submit(len, held, workers=workers[:1], pure=False).result()
-            begin = time.perf_counter()
-            client.submit(len, held, workers=workers[1:2], pure=False).result()
-        best = max(best, BANDWIDTH_BYTES / (time.perf_counter() - begin))
-    return best

@@ -8,13 +8,25 @@ import difflib
 import re
 import shlex
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    PrivateAttr,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+)
 
+from cehm_dask.errors import InputError
 from cehm_dask.machine import parse_bytes
+from cehm_dask.masking import HIDDEN, masked, shown
+from cehm_dask.settings import dotted, expand, read_text, read_yaml, unset
 
 PINNED = {
     "OMP_NUM_THREADS": "1",
@@ -25,12 +37,18 @@ PINNED = {
 }
 """What every worker finds in its environment: one thread of arithmetic a task, freed memory given back."""
 
+SHELL = frozenset({"prologue", "directives"})
+"""Keys whose values a shell or a queue reads: ``${VAR}`` in them is theirs."""
+
 LOOPBACK = "lo"
 BLANK = re.compile("<[A-Z][A-Z ]*>")
 
 
 class _Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    _variables: list[str] = PrivateAttr(default_factory=list)
+    """Keys of the file that hold ``${VAR}``."""
 
 
 class Tls(_Config):
@@ -51,7 +69,7 @@ class Adaptive(_Config):
     @classmethod
     def _ordered(cls, maximum: int, info: Any) -> int:
         if maximum < info.data.get("minimum", 1):
-            raise ValueError(f"less than minimum={info.data['minimum']}")
+            raise InputError(f"less than minimum={info.data['minimum']}")
         return maximum
 
 
@@ -229,45 +247,63 @@ _ADAPTER: TypeAdapter[Config] = TypeAdapter(Annotated[Config, Field(discriminato
 
 
 def exports(environment: dict[str, str]) -> list[str]:
-    """Lines of a job script that set an environment.
+    """Lines of a job script that set an environment; secrets come from the environment of the job.
 
     >>> exports({"OMP_NUM_THREADS": "1", "TITLE": "two words"})
     ['export OMP_NUM_THREADS=1', "export TITLE='two words'"]
     """
-    return [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
+    return [f"export {name}={in_shell(value)}" for name, value in environment.items()]
+
+
+def in_shell(value: str) -> str:
+    """A word of a shell script: secrets in it stay ``${VAR}``, and the script ends if that is not set there."""
+    told = masked(value)
+    if HIDDEN in told and HIDDEN not in value:
+        raise InputError(f"{told}: a job script is no place for a password; write ${{VAR}}, and set the variable")
+    parts = re.split(r"\$\{(\w+)\}", told) if told != value else [value]
+    quoted = [shlex.quote(part) if part else "" for part in parts[::2]]
+    named = [f'"${{{name}:?is not set in this job}}"' for name in parts[1::2]]
+    return "".join(part for pair in zip_longest(quoted, named, fillvalue="") for part in pair) or "''"
 
 
 def read_config(spec: str) -> Config:
     """The cluster that a YAML file describes, or that a tcp:// or tls:// address names."""
     if re.match("[a-z]+://", spec):
         if not re.match("(tcp|tls)://.+:[0-9]+$", spec):
-            raise ValueError(
+            raise InputError(
                 f"cluster {spec!r}: expected tcp://HOST:PORT, tls://HOST:PORT or a file of cluster_configs/"
             )
         return Address.model_validate({"kind": "address", "address": spec})
     path = Path(spec)
     if not path.is_file():
-        raise ValueError(f"cluster {spec!r}: neither a file nor an address such as tcp://127.0.0.1:8786")
-    try:
-        written = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"cluster file {spec}: not YAML: {' '.join(str(error).split())}") from error
-    return _resolved(_validated(spec, written), path.parent)
+        raise InputError(f"cluster {spec!r}: neither a file nor an address such as tcp://127.0.0.1:8786")
+    found = read_yaml(read_text(path), f"cluster file {spec}")
+    if found.repeated:
+        twice = ", ".join(f"{dotted(key)} (line {line})" for key, line in found.repeated)
+        raise InputError(f"cluster file {spec}: keys that are there twice: {twice}")
+    filled = expand(found.data, leave=SHELL)
+    if filled.missing:
+        raise InputError(
+            "; ".join(f"cluster file {spec}: {dotted(key)}: {unset(name)}" for key, name in filled.missing)
+        )
+    config = _resolved(_validated(spec, filled.data), path.parent)
+    config._variables = [dotted(key) for key in filled.written]
+    return config
 
 
 def _validated(spec: str, written: Any) -> Config:
     if not isinstance(written, dict) or written.get("kind") not in KINDS:
         kind = written.get("kind") if isinstance(written, dict) else None
-        found = "no kind" if kind is None else f"kind: {kind}"
-        raise ValueError(f"cluster file {spec}: {found}; expected one of {', '.join(KINDS)}")
+        found = "no kind" if kind is None else f"kind: {masked(str(kind))}"
+        raise InputError(f"cluster file {spec}: {found}; expected one of {', '.join(KINDS)}")
     if blanks := list(_blanks(written)):
-        raise ValueError(f"cluster file {spec}: fill in {', '.join(f'{key} ({blank})' for key, blank in blanks)}")
+        raise InputError(f"cluster file {spec}: fill in {', '.join(f'{key} ({blank})' for key, blank in blanks)}")
     try:
         return _ADAPTER.validate_python(written)
     except ValidationError as error:
         known = KINDS[written["kind"]].model_fields
         faults = {_fault(fault, written["kind"], list(known)): None for fault in error.errors()}
-        raise ValueError(f"cluster file {spec}: {'; '.join(faults)}") from None
+        raise InputError(f"cluster file {spec}: {'; '.join(faults)}") from None
 
 
 def _blanks(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
@@ -293,7 +329,7 @@ def _fault(fault: Any, kind: str, known: list[str]) -> str:
     if fault["type"] == "missing":
         return f"{key} is missing"
     message = fault["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    return f"{key}={fault['input']!r}: {message}"
+    return f"{key}={shown(fault['input'])}: {message}"
 
 
 def _resolved(config: Config, folder: Path) -> Config:
@@ -307,7 +343,7 @@ def _resolved(config: Config, folder: Path) -> Config:
         updates["tls"] = Tls(ca=beside(tls.ca), cert=beside(tls.cert), key=beside(tls.key))
         for name, path in updates["tls"]:
             if not path.is_file():
-                raise ValueError(f"tls.{name}: no file {path}; 'cehm cluster certs DIR' makes certificates")
+                raise InputError(f"tls.{name}: no file {path}; 'cehm cluster certs DIR' makes certificates")
     for name in ("key_file", "known_hosts"):
         if (path := getattr(config, name, None)) is not None:
             updates[name] = beside(path)

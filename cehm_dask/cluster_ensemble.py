@@ -6,7 +6,7 @@ consensus, and keeps the fitted members so that new rows can be labelled. Saved 
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Self
 
@@ -16,14 +16,17 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from cehm_dask.base_labels import Labeller, Linear, Member, k_range, label_all, make_labeller, plan_members
+from cehm_dask.attributes import require
+from cehm_dask.base_labels import label_all, make_labeller
 from cehm_dask.consensus import Progress
 from cehm_dask.engine import crew
+from cehm_dask.errors import InputError, InputTypeError, StoreError
 from cehm_dask.estimator import CEHM
 from cehm_dask.features import Features, Scaling, as_features
+from cehm_dask.members import Labeller, Linear, Member, k_range, plan_members
+from cehm_dask.model_store import load_model, save_model
 from cehm_dask.plan import auto_members
 from cehm_dask.rounds import Harvest
-from cehm_dask.store import load_model, save_model
 
 CONSENSUS = ("variant", "tries", "restarts", "choose", "max_iter")
 """Parameters handed on to the consensus."""
@@ -132,7 +135,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             Told of every finished round of the consensus.
         """
         if isinstance(self.n_clusters, str) and self.n_clusters != "auto":
-            raise TypeError(f"n_clusters={self.n_clusters!r}: expected a whole number, or 'auto'")
+            raise InputTypeError(f"n_clusters={self.n_clusters!r}: expected a whole number, or 'auto'")
         features = as_features(X)
         seed = int(check_random_state(self.random_state).randint(2**31))
         low, high = k_range(self._made_for(features.n_samples), features.n_samples)
@@ -190,7 +193,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         features = as_features(X)
         if features.n_features != self.n_features_in_:
-            raise ValueError(f"X has {features.n_features} features, {self.n_features_in_} were fitted")
+            raise InputError(f"X has {features.n_features} features, {self.n_features_in_} were fitted")
         return features
 
     def save(self, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -198,7 +201,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         members = self._labeller.members
         if not all(isinstance(member, Linear) for member in members):
-            raise ValueError(f"base={self.base!r}: only members that assign to the nearest centre can be saved")
+            raise InputError(f"base={self.base!r}: only members that assign to the nearest centre can be saved")
         scaling = self._labeller.scaling
         arrays: dict[str, NDArray[Any]] = {
             "columns": scaling.columns,
@@ -220,7 +223,11 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def load(cls, url: str | os.PathLike[str]) -> "ClusterEnsemble":
         """Read a model that :meth:`save` wrote, ready to predict."""
         arrays, facts = load_model(os.fspath(url))
-        model = cls(**facts["parameters"])
+        _refuse_misfits(os.fspath(url), arrays, facts)
+        try:
+            model = cls(**facts["parameters"])
+        except TypeError as error:
+            raise StoreError(f"store {url}: parameters of another version ({error}); make it anew") from error
         edges = np.cumsum([0, *arrays["centres_of"].tolist()])
         parts: Sequence[slice] = [slice(a, b) for a, b in pairwise(edges)]
         members: tuple[Member, ...] = tuple(
@@ -231,6 +238,29 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         model._labeller, model.members_ = Labeller(scaling, members, widths), facts["members"]
         saved = {name.removeprefix("consensus_"): array for name, array in arrays.items() if "consensus_" in name}
         settings = {name: getattr(model, name) for name in CONSENSUS}
-        model.consensus_ = CEHM(model.n_clusters, **settings).from_arrays(saved)
+        model.consensus_ = CEHM(model.n_clusters, **settings).from_arrays(saved, os.fspath(url))
         model.n_features_in_ = facts["n_features"]
         return model
+
+
+def _refuse_misfits(url: str, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
+    """An error if the arrays of a stored model do not fit one another: compiled loops take them as they are."""
+    consensus = ("counts", "weights", "lead", "correlation", "values", "values_of")
+    needed = {"columns", "centre", "spread", "slopes", "intercepts", "names", "centres_of"}
+    if missing := sorted({*needed, *(f"consensus_{name}" for name in consensus)} - arrays.keys()):
+        raise StoreError(f"store {url}: lacks {', '.join(missing)}; make it anew")
+    require(url, facts, {"parameters": dict, "members": list, "n_features": int})
+    columns, names, centres_of = arrays["columns"], arrays["names"], arrays["centres_of"]
+    features, centres = columns.size, int(centres_of.sum())
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("columns", "centre", "spread", "fill"), (features,))
+    shapes |= {"slopes": (centres, features), "intercepts": (centres,), "names": (centres,)}
+    shapes["centres_of"] = (centres_of.size,)
+    kinds = dict.fromkeys(("columns", "names", "centres_of"), "iu")
+    found = {name: array for name, array in arrays.items() if name in shapes and array.size}
+    wrong = [name for name in shapes if name in needed and name not in found]
+    wrong += [name for name, array in found.items() if array.shape != shapes[name]]
+    wrong += [name for name, array in found.items() if array.dtype.kind not in kinds.get(name, "f")]
+    if not wrong and (centres_of.min() < 1 or names.min() < 0 or columns.min() < 0):
+        wrong = ["centres_of, names or columns"]
+    if wrong or columns.max() >= facts["n_features"]:
+        raise StoreError(f"store {url}: {', '.join(wrong) or 'columns'} do not fit: edited or damaged; make it anew")

@@ -6,6 +6,7 @@ so that its peak is its own and times can be compared: this module run as a prog
 """
 
 import json
+import os
 import subprocess
 import sys
 import warnings
@@ -20,13 +21,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from cehm_dask.base_labels import generate, k_range, plan_members
+from cehm_dask.base_labels import generate
+from cehm_dask.errors import BUG, InputError, MissingExtraError, exit_code_of, sentence_of
 from cehm_dask.estimator import CEHM
 from cehm_dask.evaluation import block_nmi, contingency, scores
 from cehm_dask.features import as_features
 from cehm_dask.job import Where
 from cehm_dask.labels import ArraySource, Labels, as_labels
 from cehm_dask.machine import forget_peak, peak_bytes
+from cehm_dask.masking import MaskedStream, remember_credentials
+from cehm_dask.members import k_range, plan_members
 from cehm_dask.plan import Params, check_fit
 from cehm_dask.pools import Pool
 from cehm_dask.rivals import METHODS
@@ -65,7 +69,7 @@ def chosen(wanted: Sequence[str], n_samples: int) -> list[str]:
         return list(TITLES)
     unknown = [name for name in wanted if name not in TITLES]
     if unknown:
-        raise ValueError(f"methods {', '.join(unknown)}: expected names out of {', '.join(TITLES)}, or all")
+        raise InputError(f"methods {', '.join(unknown)}: expected names out of {', '.join(TITLES)}, or all")
     quick = [name for name, method in METHODS.items() if method.largest_n is None or n_samples <= QUICK_SAMPLES]
     return list(dict.fromkeys(wanted)) or [*CEHM_SETTINGS, *quick]
 
@@ -144,7 +148,7 @@ def mean_nmi(found: NDArray[np.int16], labels: Labels) -> float:
     width = int(found.max(initial=0)) + 1
     table = np.zeros((labels.n_slots, width), np.int64)
     for start in range(0, labels.n_samples, STEP_ROWS):
-        codes = labels.source.read(start, min(start + STEP_ROWS, labels.n_samples))
+        codes = labels.read(start, min(start + STEP_ROWS, labels.n_samples))
         part = found[start : start + len(codes)].astype(np.int64)
         for j, own in enumerate(labels.widths):
             member = codes[:, j].astype(np.int64) - int(labels.silent)
@@ -189,14 +193,14 @@ def work(order: dict[str, Any]) -> Iterator[dict[str, Any]]:
             found = _consensus(order["method"], labels, order["k"], order["seed"] + number, order["memory"])
             answer = {"seconds": perf_counter() - begin, "peak": peak_bytes()}
             np.save(Path(order["folder"]) / f"{order['method']}-{number:03d}.npy", found)
-        except (ValueError, ImportError) as error:
-            yield {"note": str(error)}
+        except (ValueError, ImportError, OSError, MemoryError) as error:
+            yield {"note": sentence_of(error) if exit_code_of(error) != BUG else str(error)}
             return
         yield answer
 
 
 def _few(labels: Labels) -> Labels:
-    codes = labels.source.read(0, min(WARM_ROWS, labels.n_samples))
+    codes = labels.read(0, min(WARM_ROWS, labels.n_samples))
     return replace(
         labels, source=ArraySource(codes), n_samples=len(codes), read_rows=None, align_rows=1, fingerprint=""
     )
@@ -252,7 +256,7 @@ def posthocs() -> Any:
     try:
         import scikit_posthocs
     except ImportError as error:
-        raise ImportError("Dunn's test needs an extra package: pip install 'cehm-dask[compare]'") from error
+        raise MissingExtraError("Dunn's test needs an extra package: pip install 'cehm-dask[compare]'") from error
     return scikit_posthocs
 
 
@@ -271,6 +275,8 @@ def _all_alike(groups: Groups) -> bool:
 
 
 if __name__ == "__main__":
+    remember_credentials(os.environ, sys.argv)
+    sys.stderr = MaskedStream(sys.stderr)  # stdout is for the parent, which masks what it shows
     warnings.simplefilter("ignore")  # a method's own words on its result would interrupt the table
     for _answer in work(json.loads(sys.argv[1])):
         print(json.dumps(_answer), flush=True)

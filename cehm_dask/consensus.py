@@ -15,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.adjustion import adjustion
+from cehm_dask.checkpoint import check_checkpoint
 from cehm_dask.choice import Choice, choose, recommend, tiny_clusters
 from cehm_dask.confidence import correlation
+from cehm_dask.consensus_store import ConsensusStore
 from cehm_dask.diffusion import diffusion
 from cehm_dask.engine import Engine
 from cehm_dask.evaluation import agreement, member_agreement
-from cehm_dask.intersections import Hyperedges, hyperedges_of, intersections_and_sample
+from cehm_dask.intersections import Hyperedges, check_table, hyperedges_of, intersections_and_sample
 from cehm_dask.labels import Codes
 from cehm_dask.medoids import medoids
 from cehm_dask.plan import Budget, Params, check_fit
@@ -30,9 +32,8 @@ from cehm_dask.result import add_last_rows, last_rows
 from cehm_dask.rounds import Answer, Order, advance, combine
 from cehm_dask.split import found_in
 from cehm_dask.start import start
-from cehm_dask.store import ConsensusStore
 from cehm_dask.survey import Survey, survey
-from cehm_dask.trail import SAMPLE, Trail, rows_to_follow
+from cehm_dask.trail import SAMPLE, Trail, rows_to_follow, sampled
 
 
 @dataclass(frozen=True)
@@ -236,11 +237,13 @@ def _intersections(
         follow = rows_to_follow(labels.n_samples, n_problems, seed)
         saved = store.load_intersections()
         if saved is not None and not len(compete_on):
-            codes = store.load_trail().get(SAMPLE)
+            check_table(labels, *saved)
+            codes = sampled(store.load_trail(), labels, follow)
             trail = None if codes is None else Trail(labels, follow, codes, saved[1], store)
             return *saved, trail, None
     rows = np.union1d(follow, compete_on)
     table, n_silent, codes = intersections_and_sample(engine, rows)
+    check_table(labels, table, n_silent)
     competing = codes[np.searchsorted(rows, compete_on)] if len(compete_on) else None
     if store is None:
         return table, n_silent, None, competing
@@ -260,6 +263,7 @@ def _problems(
 ) -> list[Problem]:
     saved = None if store is None else store.load_checkpoint()
     if saved is not None:
+        check_checkpoint(*saved, hyperedges, [params.n_clusters for params in problems_of])
         return _restore(hyperedges, problems_of, *saved)
     rows = None if competing is None else Rows(engine.labels, competing)
     if rows is not None and len(rows.codes):
@@ -413,8 +417,10 @@ def _best(problems: Sequence[Problem], params: Params, found: Survey | None) -> 
     """The preferred start of one value of k; the earlier one on a tie."""
     starts = [problem for problem in problems if problem.params.n_clusters == params.n_clusters]
     scores = [agreement(problem.hyperedges, problem.counts) for problem in starts]
-    ranks = scores if params.choose == "agreement" else [-problem.losses[-1] for problem in starts]
-    best = int(np.argmax(ranks))
+    best = int(np.argmax(scores))
+    if params.choose == "loss":
+        # The fraction tells losses apart that are the same number in float64, as they may be from n = 10⁸ on.
+        best = min(range(len(starts)), key=lambda i: (starts[i].losses[-1], starts[i].loss_fractions[-1]))
     margin = None if found is None else found.margins[starts[best].number]
     stability = None
     if (competition := starts[best].competition) is not None:

@@ -14,13 +14,15 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from cehm_dask.attributes import read_facts
 from cehm_dask.choice import ONLY_ONE
 from cehm_dask.consensus import Event
+from cehm_dask.consensus_store import open_consensus
+from cehm_dask.ensemble_store import open_ensemble
 from cehm_dask.machine import resident_bytes
 from cehm_dask.outlook import Outlook
 from cehm_dask.plan import format_bytes, settings_told
 from cehm_dask.run import Result, Watch
-from cehm_dask.store import open_consensus, open_ensemble, read_facts
 
 BAR = 28
 MOST_CLUSTERS = 20
@@ -131,7 +133,7 @@ class Rows:
 
     def report(self, what: str, rows: int) -> None:
         if what not in self._tasks:
-            unit = "members" if what == "fitted" else "rows"
+            unit = {"fitted": "members", "read": "bytes"}.get(what, "rows")
             # The second pass over a table knows how long the first one was.
             passes = [task.completed for task in self._bar.tasks if task.fields["unit"] == unit == "rows"]
             total = passes[-1] if passes else self._total

@@ -25,6 +25,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from cehm_dask.errors import CehmError, ClusterError
 from cehm_dask.labels import Codes, Labels, SliceSource
 from cehm_dask.plan import Budget
 
@@ -41,13 +42,29 @@ SMALL_ORDERS = 4 << 20
 """Bytes of orders that may travel inside the tasks of a sweep, through the scheduler; more come from a worker."""
 
 CLUSTER_TRIES = 3
-"""Times a sweep is handed out again after the cluster lost what it held."""
+"""Times a sweep is handed out before the cluster is given up for lost."""
+
+RETRY_SECONDS = 1.0
+"""Before a sweep is handed out a second time; before the third, twice that."""
+
+WAIT_FOR_WORKERS = 60
+"""Seconds that a sweep waits for a first worker."""
+
+CLOSED_ENGINES = 1000
+"""Ended engines that a process remembers, so that a late task of one of them leaves nothing behind."""
 
 
 class Resident:
     """What a process keeps of one run of rows between sweeps."""
 
     def __init__(self, *, keep_state: bool, keep_labels: bool) -> None:
+        self.lock = threading.Lock()
+        """Held by whoever works on these rows.
+
+        A sweep that is handed out again may find a task of its first attempt still at work in another thread; both
+        must not change the same assignment. One after the other they may: an order that finds the state of another
+        round makes its own again.
+        """
         self.keep_state = keep_state
         self.states: dict[int, Any] = {}
         self.sample: dict[int, Codes] = {}
@@ -62,9 +79,12 @@ class _Residents:
         self._lock = threading.Lock()
         self._kept: dict[str, dict[int, Resident]] = {}
         self._bytes: dict[str, int] = {}
+        self._closed: deque[str] = deque(maxlen=CLOSED_ENGINES)
 
     def of(self, run: "Run") -> Resident:
         with self._lock:
+            if run.token in self._closed:
+                return Resident(keep_state=False, keep_labels=False)
             kept = self._kept.setdefault(run.token, {})
             if run.index not in kept:
                 state = self._admit(run, run.budget.keep_state, run.n_rows * run.budget.state_bytes_a_row)
@@ -83,6 +103,7 @@ class _Residents:
         with self._lock:
             self._kept.pop(token, None)
             self._bytes.pop(token, None)
+            self._closed.append(token)
 
 
 RESIDENTS = _Residents()
@@ -98,9 +119,9 @@ class _Piece:
     def codes(self) -> Codes:
         kept = self._run.resident.codes
         if kept is None:
-            return self._run.labels.source.read(self._start, self._stop)
+            return self._run.labels.read(self._start, self._stop)
         if self._start not in kept:
-            kept[self._start] = self._run.labels.source.read(self._start, self._stop)
+            kept[self._start] = self._run.labels.read(self._start, self._stop)
         return kept[self._start]
 
 
@@ -181,7 +202,7 @@ class Threads:
         self, work: Callable[..., T], combine: Combine[T], runs: Sequence[Run], args: tuple[Any, ...], done: Done
     ) -> T:
         def do(run: Run) -> T:
-            result = work(run, *args)
+            result = _alone(work, run, args)
             done(run.n_rows)
             return result
 
@@ -206,6 +227,7 @@ class Cluster:
 
     def __init__(self, client: Any) -> None:
         self.client = client
+        self._address = client.scheduler.address
         self._homes: dict[int, str] = {}
         self._slices: dict[int, Any] = {}
         self._held: list[Any] = []
@@ -221,13 +243,28 @@ class Cluster:
         for attempt in range(1, CLUSTER_TRIES + 1):
             try:
                 return self._map(work, combine, runs, args, done)
-            except lost as error:
-                if attempt == CLUSTER_TRIES:
+            except CehmError:
+                raise
+            except Exception as error:
+                if self._is_gone:
+                    raise self._gone() from error
+                if attempt == CLUSTER_TRIES or not isinstance(error, lost):
                     raise
                 log.warning("the cluster lost a sweep (%s); handing it out again", error)
                 self._slices.clear()
-                time.sleep(attempt)
+                self._held = []
+                time.sleep(attempt * RETRY_SECONDS)
         raise AssertionError
+
+    @property
+    def _is_gone(self) -> bool:
+        """Whether the client has given up on the scheduler: it does so after trying for half a minute."""
+        return self.client.status in ("closing", "closed")
+
+    def _gone(self) -> ClusterError:
+        return ClusterError(
+            f"the cluster was lost (no answer from its scheduler {self._address}); the same command goes on from here"
+        )
 
     def _map(
         self, work: Callable[..., T], combine: Combine[T], runs: Sequence[Run], args: tuple[Any, ...], done: Done
@@ -235,10 +272,10 @@ class Cluster:
         import dask
 
         client, sweep = self.client, uuid.uuid4().hex[:12]
-        workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
+        workers = self._addresses()
         if not workers:
-            client.wait_for_workers(1, timeout=60)
-            workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
+            client.wait_for_workers(1, timeout=WAIT_FOR_WORKERS)
+            workers = self._addresses()
         self._homes = share_out(self._homes, [run.index for run in runs], workers)
         orders: Any = args
         if len(runs) * _bytes_to_send(args) > SMALL_ORDERS:
@@ -262,6 +299,12 @@ class Cluster:
         # The last few are added here: one more task would take ten milliseconds, a twentieth of a sweep over 10⁷ rows.
         return combine(client.gather(layer))
 
+    def _addresses(self) -> list[str]:
+        """Of the workers; a client without a scheduler knows of none."""
+        if self._is_gone:
+            raise self._gone()
+        return sorted(self.client.scheduler_info(n_workers=-1).get("workers", {}))
+
     def _portable(self, run: Run) -> Run:
         """The run without rows held in this process; they travel apart, and once."""
         return (
@@ -274,14 +317,15 @@ class Cluster:
         if run.labels.source.portable:
             return None
         if run.index not in self._slices:
-            rows = np.ascontiguousarray(run.labels.source.read(run.first_row, run.last_row))
+            rows = np.ascontiguousarray(run.labels.read(run.first_row, run.last_row))
             self._slices[run.index] = self.client.scatter(rows, workers=[self._homes[run.index]], hash=False)
         return self._slices[run.index]
 
     def close(self, token: str) -> None:
         self._slices.clear()
         self._held = []
-        self.client.run(_drop, token)
+        if self.client.status == "running":  # else the cluster is lost, and what its workers kept
+            self.client.run(_drop, token, on_error="ignore")
 
 
 def _drop(token: str) -> None:
@@ -310,7 +354,13 @@ def _hand_over(args: tuple[Any, ...]) -> tuple[Any, ...]:
 def _on_worker(work: Callable[..., T], run: Run, rows: Codes | None, args: tuple[Any, ...]) -> T:
     if rows is not None:
         run = replace(run, labels=replace(run.labels, source=SliceSource(rows, run.first_row)))
-    return work(run, *args)
+    return _alone(work, run, args)
+
+
+def _alone(work: Callable[..., T], run: Run, args: tuple[Any, ...]) -> T:
+    """Do the work with nobody else at the same rows."""
+    with run.resident.lock:
+        return work(run, *args)
 
 
 def share_out(homes: dict[int, str], runs: Sequence[int], workers: Sequence[str]) -> dict[int, str]:
@@ -388,10 +438,12 @@ class Engine:
             nonlocal rows_done
             if self.watch is not None:
                 with lock:
-                    rows_done += rows
+                    # A sweep that is handed out again goes over some rows twice.
+                    rows_done = min(rows_done + rows, self.labels.n_samples)
                     self.watch(name, rows_done, self.labels.n_samples)
 
         result = self._workers.map(work, combine, self.runs, args, done)
+        self.labels.source.confirm()  # before a checkpoint or a result is made of what was read
         if reads:
             self.sweeps += 1
         else:

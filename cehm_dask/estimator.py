@@ -6,7 +6,7 @@ table C and the members' labels, never anything of size n but the labels and mar
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any, Self
@@ -18,10 +18,13 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from cehm_dask import kernels
+from cehm_dask.attributes import Facts
 from cehm_dask.confidence import Gauge, evidence, exponents
 from cehm_dask.consensus import Progress
+from cehm_dask.consensus_store import open_consensus
 from cehm_dask.engine import Engine
-from cehm_dask.files import StoreError
+from cehm_dask.ensemble_store import known_labels
+from cehm_dask.errors import InputError, StoreError
 from cehm_dask.ingest import label_blocks
 from cehm_dask.job import Where, cluster
 from cehm_dask.labels import Labels, as_labels, relabel
@@ -29,7 +32,6 @@ from cehm_dask.plan import Params
 from cehm_dask.problem import Problem
 from cehm_dask.result import gather, join
 from cehm_dask.rounds import Harvest
-from cehm_dask.store import known_labels, open_consensus
 
 
 class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
@@ -90,6 +92,9 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         Why that one was kept.
     loss_history_ : (n,) float64
         Loss of each adjustion round; rises only where an empty cluster was repaired.
+    loss_fractions_ : (n,) float64
+        The same as shares of the largest loss that is possible: they keep their digits at any number of samples, where
+        the paper's loss, of the size of its square, does not.
     growth_ : tuple of int
         Samples assigned after the start and after each diffusion round.
     n_rounds_ : int
@@ -184,13 +189,13 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """
         auto = isinstance(self.n_clusters, str) and self.n_clusters == "auto"
         if auto and self.init is not None:
-            raise ValueError("init: give n_clusters as a number with it, not as 'auto'")
+            raise InputError("init: give n_clusters as a number with it, not as 'auto'")
         wanted: Any = 2 if auto else self.n_clusters
         ks = tuple(wanted) if isinstance(wanted, list | tuple | range | np.ndarray) else (wanted,)
         if not ks:
-            raise ValueError("n_clusters=[]: give at least one number of clusters")
+            raise InputError("n_clusters=[]: give at least one number of clusters")
         params = self._params(ks[0])
-        labels = as_labels(X)
+        labels = as_labels(X, memory=memory)
         seed = int(check_random_state(self.random_state).randint(2**31))
         where = Where(
             memory=memory,
@@ -210,6 +215,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.weights_ = problem.final_weights
         self._lead, self._correlation = problem.final_lead, result.correlation
         self.loss_history_ = np.asarray(problem.losses)
+        self.loss_fractions_ = np.asarray(problem.loss_fractions)
         self.growth_ = tuple(problem.growth)
         self.n_rounds_ = problem.round
         self.agreement_ = result.chosen.agreement
@@ -239,7 +245,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         table, first_column = kernels.side_by_side([weights])
         best = np.empty((1, labels.n_samples), np.int16)
         margin = np.empty((1, labels.n_samples), np.float64)
-        codes = labels.source.read(0, labels.n_samples)
+        codes = labels.read(0, labels.n_samples)
         kernels.belonging(codes, labels.offsets, table, first_column, best, margin)
         known = codes.any(axis=1)
         found = np.where(known, best[0], np.int16(-1))
@@ -258,15 +264,11 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         if "label_values" not in stored.facts:
             raise StoreError(f"store {stored.url}: does not say which labels its members have; make it anew")
         settings = ("variant", "similarity", "belonging", "schedule", "choose", "max_iter")
-        identity = stored.facts["identity"]
+        identity = Facts(stored.facts["identity"], stored.url)
         model = cls(stored.facts["n_clusters"], **{name: identity[name] for name in settings})
-        model.counts_ = np.asarray(stored.array("counts")[...])
-        model.weights_ = np.asarray(stored.array("weights")[...])
-        model._lead = np.asarray(stored.facts["lead"])
-        model._correlation = float(stored.facts["correlation"])
-        model._values = [known_labels(known) for known in stored.facts["label_values"]]
-        model.n_clusters_, model.n_features_in_ = model.counts_.shape[1], len(model._values)
-        return model
+        tables: dict[str, Any] = {name: stored.table(name) for name in ("counts", "weights")}
+        tables |= {"lead": np.asarray(stored.facts["lead"]), "correlation": [stored.facts["correlation"]]}
+        return model._take_up(tables, [known_labels(known) for known in stored.facts["label_values"]], stored.url)
 
     def membership(self, X: Any) -> NDArray[np.float64]:
         """Confidence of samples in every cluster, (n_samples, n_clusters): each row sums to 1.
@@ -274,7 +276,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         A sample with no known label belongs to all clusters alike.
         """
         labels, _ = self._known(X)
-        return self._gauge(labels).memberships(labels.source.read(0, labels.n_samples), labels.offsets)
+        return self._gauge(labels).memberships(labels.read(0, labels.n_samples), labels.offsets)
 
     def _gauge(self, labels: Labels) -> Gauge:
         table = np.zeros((labels.n_slots, 1 + self.n_clusters_))
@@ -294,12 +296,28 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             "values_of": np.array([len(known) for known in self._values]),
         }
 
-    def from_arrays(self, arrays: dict[str, NDArray[Any]]) -> Self:
-        """Take up what :meth:`to_arrays` gave, ready to predict."""
-        self.counts_, self.weights_ = arrays["counts"], arrays["weights"]
-        self._lead, self._correlation = arrays["lead"], float(arrays["correlation"][0])
-        self._values = np.split(arrays["values"], np.cumsum(arrays["values_of"])[:-1])
-        self.n_clusters_, self.n_features_in_ = self.counts_.shape[1], len(self._values)
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]], url: str) -> Self:
+        """Take up what :meth:`to_arrays` gave, ready to predict; ``url`` names where it was stored."""
+        values, lengths = arrays["values"], arrays["values_of"]
+        if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or lengths.min() < 0 or lengths.sum() != len(values):
+            raise StoreError(f"store {url}: values_of do not fit the values: edited or damaged; make it anew")
+        return self._take_up(arrays, np.split(values, np.cumsum(lengths)[:-1]), url)
+
+    def _take_up(self, tables: Mapping[str, Any], values: Sequence[NDArray[Any]], url: str) -> Self:
+        """What ``predict`` needs, from a store; refused if its parts do not fit one another."""
+        counts, weights, lead = tables["counts"], tables["weights"], tables["lead"]
+        shape = (sum(map(len, values)), len(lead))
+        fitting = counts.shape == weights.shape == shape and counts.dtype.kind in "iu" and weights.dtype == np.float64
+        fitting = fitting and lead.ndim == 1 and lead.dtype.kind == "f" and shape[0] > 0 and shape[1] > 0
+        fitting = fitting and all(known.ndim == 1 and known.dtype.kind in "iuU" for known in values)
+        if not fitting or counts.min() < 0 or not np.isfinite(weights).all():
+            raise StoreError(
+                f"store {url}: counts {counts.shape}, weights {weights.shape} and lead {lead.shape} do not fit "
+                f"{shape[0]} base clusters: edited or damaged; make it anew"
+            )
+        self.counts_, self.weights_ = counts.astype(np.int64), weights
+        self._lead, self._correlation, self._values = lead, float(tables["correlation"][0]), list(values)
+        self.n_clusters_, self.n_features_in_ = counts.shape[1], len(values)
         return self
 
     def _params(self, n_clusters: int) -> Params:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cehm_dask.errors import InputError
 from cehm_dask.intersections import Hyperedges
 
 Table = NDArray[np.int64]
@@ -25,7 +26,7 @@ def block_nmi(table: Table, rows: NDArray[np.intp], columns: NDArray[np.intp]) -
     ----------
     table : (r, c) int64
     rows : (r,) int
-        Partition, from 0, that each row is a cluster of.
+        Partition, from 0, that each row is a cluster of; ascending.
     columns : (c,) int
 
     Returns
@@ -34,13 +35,12 @@ def block_nmi(table: Table, rows: NDArray[np.intp], columns: NDArray[np.intp]) -
         As in scikit-learn, two partitions with one cluster each agree fully (1); one against many: 0.
         Partitions that share no sample: 0.
     """
-    left = (rows[None, :] == np.arange(rows.max() + 1)[:, None]).astype(np.float64)
-    right = (columns[:, None] == np.arange(columns.max() + 1)[None, :]).astype(np.float64)
     counts = table.astype(np.float64)
-    row_sums, column_sums = counts @ right, left @ counts
-    total = left @ row_sums
-    row_terms, column_terms = left @ _x_log_x(row_sums), _x_log_x(column_sums) @ right
-    shared = left @ _x_log_x(counts) @ right - row_terms - column_terms + _x_log_x(total)
+    row_sums, column_sums = _sums(counts, columns, 1), _sums(counts, rows, 0)
+    total = _sums(row_sums, rows, 0)
+    row_terms, column_terms = _sums(_x_log_x(row_sums), rows, 0), _sums(_x_log_x(column_sums), columns, 1)
+    within = _sums(_sums(_x_log_x(counts), rows, 0), columns, 1)
+    shared = within - row_terms - column_terms + _x_log_x(total)
     some = np.where(total > 0, total, 1.0)
     row_entropy, column_entropy = np.log(some) - row_terms / some, np.log(some) - column_terms / some
     row_flat, column_flat = row_entropy < NO_ENTROPY, column_entropy < NO_ENTROPY
@@ -48,6 +48,21 @@ def block_nmi(table: Table, rows: NDArray[np.intp], columns: NDArray[np.intp]) -
     scores = np.clip(shared / some / scale, 0.0, 1.0)
     scores = np.where(row_flat | column_flat, (row_flat & column_flat).astype(np.float64), scores)
     return np.where(total > 0, scores, 0.0)
+
+
+def _sums(table: Scores, groups: NDArray[np.intp], axis: int) -> Scores:
+    """Sums over the rows (or columns) of each group; groups are ascending, one without rows has zeros."""
+    if groups[-1] == 0:
+        return np.asarray(table.sum(axis=axis, keepdims=True))
+    first = np.append(0, np.flatnonzero(groups[1:] != groups[:-1]) + 1)
+    found = np.add.reduceat(table, first, axis=axis)
+    if len(first) == groups[-1] + 1:
+        return found
+    shape = list(found.shape)
+    shape[axis] = int(groups[-1]) + 1
+    spread = np.zeros(shape)
+    spread[(slice(None),) * axis + (groups[first],)] = found
+    return spread
 
 
 def _x_log_x(counts: Scores) -> Scores:
@@ -97,7 +112,7 @@ def scores(table: Table) -> dict[str, float]:
     from scipy.optimize import linear_sum_assignment  # workers compare partitions too, but do without this
 
     if not table.sum():
-        raise ValueError("the contingency table counts no samples: there is nothing to score")
+        raise InputError("the contingency table counts no samples: there is nothing to score")
     total = int(table.sum())
     by_cluster, by_class = table.sum(axis=1), table.sum(axis=0)
     cluster_entropy, class_entropy = _entropy(by_cluster), _entropy(by_class)

@@ -1,18 +1,22 @@
 """Labels, margins and confidences → a file that people and programs open: .npy, .csv or .parquet, with row ids.
 
 Beside the report, after the consensus. Arrays and stores alike are written block by block. Nothing is overwritten
-unless asked, and a file appears whole or not at all.
+unless asked, and a file appears whole or not at all. Text ids that a spreadsheet would take for formulas get an
+apostrophe in front, in a .csv only.
 """
 
-import os
+import csv
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from cehm_dask.files import kept_columns
+from cehm_dask.errors import ExistsError, InputError, NotFoundError
+from cehm_dask.files import whole
+from cehm_dask.tables import Csv, open_table
 
 SUFFIXES = (".npy", ".csv", ".parquet")
 BLOCK_ROWS = 1 << 18
@@ -20,6 +24,9 @@ BLOCK_ROWS = 1 << 18
 
 WHOLE = r"0|-?[1-9][0-9]{0,17}"
 """Text that is a number and nothing else; 007 is not."""
+
+FORMULA = re.compile(r"[=+\-@\t\r\n](?!(?<=[+-])[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?\Z)")
+"""How a cell begins that spreadsheets would execute; -5 and +1.5e3 are numbers, and harmless."""
 
 OWN_NAMES = ("label", "margin", "confidence")
 """Columns of a result; ids of such a name get another."""
@@ -41,50 +48,34 @@ def row_numbers(n_samples: int) -> RowIds:
 
 def column_ids(path: str, column: str) -> RowIds:
     """A column of a .csv or .parquet file, or of the files of a folder; text stays as it is, zeros in front too."""
-    table = Path(path)
-    if table.suffix == ".csv":
-        return _from_csv(table, column)
-    import pyarrow.parquet as pq
-
-    parts = sorted(table.glob("*.parquet")) if table.is_dir() else [table]
-    for part in parts:
-        kept_columns(pq.ParquetFile(part).schema_arrow.names, [column], part)
+    table = open_table(path, "ids")
+    table.require(column)
 
     def blocks() -> Iterator[Any]:
-        for part in parts:
-            for batch in pq.ParquetFile(part).iter_batches(BLOCK_ROWS, columns=[column]):
-                yield batch.column(0)
+        return (batch.column(0) for batch in table.batches([column]))
 
-    return RowIds(_id_name(column), blocks)
+    numbers = isinstance(table, Csv) and all(map(_all_whole, blocks()))
+    return RowIds(_id_name(column), lambda: (block.cast("int64") if numbers else block for block in blocks()))
 
 
 def _id_name(column: str) -> str:
     return f"{column}_id" if column in OWN_NAMES else column
 
 
-def _from_csv(path: Path, column: str) -> RowIds:
-    import pandas as pd
+def _all_whole(cells: Any) -> bool:
+    import pyarrow.compute as pc
 
-    kept_columns(list(pd.read_csv(path, nrows=0).columns), [column], path)
-
-    def texts() -> Iterator[Any]:
-        options: dict[str, Any] = {"usecols": [column], "dtype": str, "keep_default_na": False}
-        with pd.read_csv(path, chunksize=BLOCK_ROWS, **options) as reader:
-            for part in reader:
-                yield part[column]
-
-    numbers = all(bool(part.str.fullmatch(WHOLE).all()) for part in texts())
-    return RowIds(_id_name(column), lambda: (part.astype(np.int64) if numbers else part for part in texts()))
+    return bool(pc.all(pc.match_substring_regex(cells, f"^({WHOLE})$")).as_py())
 
 
 def check_path(path: Path, *, overwrite: bool) -> None:
     """Refuse, before any work, a place the result could not be written to."""
     if path.suffix not in SUFFIXES:
-        raise ValueError(f"output {path}: expected a name that ends in {', '.join(SUFFIXES)}")
+        raise InputError(f"output {path}: expected a name that ends in {', '.join(SUFFIXES)}")
     if path.exists() and not overwrite:
-        raise FileExistsError(f"output {path} exists: choose another name, or pass --overwrite")
+        raise ExistsError(f"output {path} exists: choose another name, or pass --overwrite")
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"output {path}: the folder {path.parent} does not exist")
+        raise NotFoundError(f"output {path}: the folder {path.parent} does not exist")
 
 
 def write(path: Path, labels: Any, margin: Any, confidence: Any, ids: RowIds | None = None) -> None:
@@ -98,26 +89,21 @@ def write(path: Path, labels: Any, margin: Any, confidence: Any, ids: RowIds | N
         Default: row numbers.
     """
     arrays = (labels, margin, confidence)
-    half = path.with_name(f".{path.name}.{os.getpid()}")
     ids = ids or row_numbers(labels.shape[0])
-    try:
+    with whole(path) as file:
         if path.suffix == ".npy":
-            _write_npy(half, labels)
+            _write_npy(file, labels)
         elif path.suffix == ".csv":
-            _write_csv(half, arrays, ids)
+            _write_csv(file, arrays, ids)
         else:
-            _write_parquet(half, arrays, ids)
-        half.replace(path)
-    finally:
-        half.unlink(missing_ok=True)
+            _write_parquet(file, arrays, ids)
 
 
-def _write_npy(path: Path, labels: Any) -> None:
-    with path.open("wb") as file:
-        shape = {"descr": np.lib.format.dtype_to_descr(np.dtype(labels.dtype)), "fortran_order": False}
-        np.lib.format.write_array_header_1_0(file, {**shape, "shape": (labels.shape[0],)})
-        for start in range(0, labels.shape[0], BLOCK_ROWS):
-            file.write(np.ascontiguousarray(labels[start : start + BLOCK_ROWS]))
+def _write_npy(file: BinaryIO, labels: Any) -> None:
+    shape = {"descr": np.lib.format.dtype_to_descr(np.dtype(labels.dtype)), "fortran_order": False}
+    np.lib.format.write_array_header_1_0(file, {**shape, "shape": (labels.shape[0],)})
+    for start in range(0, labels.shape[0], BLOCK_ROWS):
+        file.write(np.ascontiguousarray(labels[start : start + BLOCK_ROWS]))
 
 
 def _rows(arrays: Sequence[Any], ids: RowIds) -> Iterator[tuple[Any, list[Any]]]:
@@ -129,18 +115,34 @@ def _rows(arrays: Sequence[Any], ids: RowIds) -> Iterator[tuple[Any, list[Any]]]
             yield block, [np.asarray(array[start:stop]) for array in arrays]
         start = stop
     if start != n:
-        raise ValueError(f"column {ids.name} names {start} rows, the result has {n}: they must be the same")
+        raise InputError(f"column {ids.name} names {start} rows, the result has {n}: they must be the same")
 
 
-def _write_csv(path: Path, arrays: Sequence[Any], ids: RowIds) -> None:
+def no_formula(cell: Any) -> Any:
+    """A cell of a .csv as a spreadsheet may open it.
+
+    >>> no_formula("=1+1"), no_formula("@a"), no_formula("-5"), no_formula("-5+a"), no_formula(-5)
+    ("'=1+1", "'@a", '-5', "'-5+a", -5)
+    """
+    return f"'{cell}" if isinstance(cell, str) and FORMULA.match(cell) else cell
+
+
+def _write_csv(file: Any, arrays: Sequence[Any], ids: RowIds) -> None:
     import pandas as pd
 
     for number, (block, columns) in enumerate(_rows(arrays, ids)):
-        table = pd.DataFrame({ids.name: block, **dict(zip(OWN_NAMES, columns, strict=True))})
-        table.to_csv(path, mode="a", header=number == 0, index=False)
+        # Whole numbers with gaps stay whole: as floats, large ids would lose digits.
+        named = pd.Series(block.to_pandas(integer_object_nulls=True) if hasattr(block, "to_pandas") else block)
+        quoting: Any = csv.QUOTE_MINIMAL
+        if named.dtype.kind == "O":
+            named = pd.Series([no_formula(cell) for cell in named], dtype=object)
+            if any("\r" in cell for cell in named if isinstance(cell, str)):
+                quoting = csv.QUOTE_NONNUMERIC  # pandas does not quote a lone carriage return, which ends a line
+        table = pd.DataFrame({no_formula(ids.name): named.to_numpy(), **dict(zip(OWN_NAMES, columns, strict=True))})
+        table.to_csv(file, header=number == 0, index=False, quoting=quoting)
 
 
-def _write_parquet(path: Path, arrays: Sequence[Any], ids: RowIds) -> None:
+def _write_parquet(file: BinaryIO, arrays: Sequence[Any], ids: RowIds) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -149,7 +151,7 @@ def _write_parquet(path: Path, arrays: Sequence[Any], ids: RowIds) -> None:
         for block, columns in _rows(arrays, ids):
             column = block if isinstance(block, pa.Array) else pa.array(block)
             table = pa.table([column, *columns], names=[ids.name, *OWN_NAMES])
-            writer = writer or pq.ParquetWriter(path, table.schema)
+            writer = writer or pq.ParquetWriter(file, table.schema)
             writer.write_table(table.cast(writer.schema))
     finally:
         if writer is not None:

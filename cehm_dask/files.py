@@ -1,31 +1,34 @@
-"""Small files, here or in an object store: whole writes, existence, and the lock of an output.
+"""Small files, here or in an object store: whole writes, existence, what a folder holds.
 
 Below the stores. Paths without ``://`` are local; anything else goes through fsspec.
 """
 
+import errno
 import hashlib
 import json
 import os
-import socket
-import threading
-import time
-from collections.abc import Sequence
-from contextlib import suppress
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from tokenize import TokenError
+from typing import Any, BinaryIO
+from zipfile import BadZipFile
 
 import fsspec
+import numpy as np
+from numpy.typing import NDArray
+
+from cehm_dask.errors import InputError, NotFoundError
+
+TEMPORARY = ".cehm-"
+"""How the names begin of what is not finished; after a crash it may stay behind, and is nobody's data."""
+
+HALF = ".half"
+"""How they end, files and folders that are written whole."""
 
 LOCK_NAME = "writer.lock"
-LOCK_SECONDS = 900
-"""A lock in an object store that nobody renewed for this long is taken over."""
-
-LOCK_RENEWAL_SECONDS = 200
-"""Between signs of life of a run whose output is in an object store."""
-
-
-class StoreError(OSError):
-    """A store that is missing, half-written, damaged, locked, or of another kind or version."""
+"""Of the lock in an output: no part of it."""
 
 
 def is_url(path: str) -> bool:
@@ -48,14 +51,21 @@ def remove(url: str) -> None:
         filesystem.rm(path, recursive=True)
 
 
+def is_leftover(name: str) -> bool:
+    """Whether a file or folder is one that a crash left unfinished."""
+    return os.path.basename(name.rstrip("/")).startswith(TEMPORARY)
+
+
 def entries(url: str) -> list[str]:
-    """What a folder holds, the lock aside; empty where there is no folder."""
+    """What a folder holds, the lock and leftovers of crashes aside; empty where there is no folder."""
     filesystem, path = fsspec.core.url_to_fs(url)
     filesystem.invalidate_cache()  # Zarr writes through a file system of its own
     if not filesystem.isdir(path):
         return []
     names = filesystem.ls(path, detail=False)
-    return [filesystem.unstrip_protocol(name) for name in names if not name.endswith(LOCK_NAME)]
+    return [
+        filesystem.unstrip_protocol(name) for name in names if not name.endswith(LOCK_NAME) and not is_leftover(name)
+    ]
 
 
 def fingerprint(url: str) -> str:
@@ -67,29 +77,59 @@ def fingerprint(url: str) -> str:
     facts = [
         [name.removeprefix(path), entry["size"], next((str(entry[when]) for when in changed if when in entry), None)]
         for name, entry in sorted(found.items())
+        if not is_leftover(name)
     ]
     if not facts:
-        raise FileNotFoundError(f"{url}: no such file or folder")
+        raise NotFoundError(f"{url}: no such file or folder")
     return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
+
+
+@contextmanager
+def whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A new local file that takes the place of ``path`` once the block ends well; if it does not, nothing changes.
+
+    The temporary name is random and must be free: what a crash left behind is never continued, also where process ids
+    repeat, as they do in containers.
+    """
+    target = Path(path)
+    half = _beside(target)
+    try:
+        with half.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(half, target)
+    finally:
+        half.unlink(missing_ok=True)
+    _sync_folder(target.parent)
+
+
+def _beside(target: Path) -> Path:
+    """A name in the same folder, and so on the same file system, that nobody has."""
+    return target.parent / f"{TEMPORARY}{secrets.token_hex(8)}{HALF}"
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a change of names in a folder outlive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems have no such thing
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def write_whole(url: str, content: bytes, *, new: bool = False) -> None:
     """Write a small file so that it appears whole or not at all; ``new``, for URLs: only if there is none."""
     filesystem, path = fsspec.core.url_to_fs(url)
-    if is_url(url):
-        # A put to an object store is atomic, and with "create" fails where another one came first.
-        filesystem.pipe_file(path, content, mode="create" if new else "overwrite")
-        return
-    half = f"{path}.{os.getpid()}.half"
-    try:
-        with open(half, "wb") as file:
+    if "file" in filesystem.protocol and not new:
+        with whole(path) as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(half, path)
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(half)
+        return
+    # A put to an object store is atomic, and with "create" fails where another one came first.
+    filesystem.pipe_file(path, content, mode="create" if new else "overwrite")
 
 
 def upload(file: Path, url: str) -> None:
@@ -104,6 +144,25 @@ def read_whole(url: str) -> bytes | None:
         return bytes(filesystem.cat_file(path))
     except FileNotFoundError:
         return None
+
+
+def open_npy(path: str | os.PathLike[str], of: str) -> NDArray[Any]:
+    """The array of a .npy file, mapped; ``of`` is what it holds, for the error."""
+    with npy_faults(path, of):
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        if not isinstance(array, np.ndarray):
+            raise InputError("a .npz archive")
+        return array
+
+
+@contextmanager
+def npy_faults(path: str | os.PathLike[str], of: str) -> Iterator[None]:
+    """Say of what numpy finds wrong in which file it is."""
+    try:
+        yield
+    except (ValueError, EOFError, OverflowError, TokenError, BadZipFile) as error:
+        empty = "it is empty" if isinstance(error, EOFError) else " ".join(str(error).split())
+        raise InputError(f"{of} {path}: no whole .npy file ({empty}); write it again with numpy.save") from error
 
 
 def trace(url: str) -> str | None:
@@ -121,111 +180,3 @@ def trace(url: str) -> str | None:
     else:
         return None
     return hashlib.blake2b(content, digest_size=16).hexdigest()
-
-
-def kept_columns(names: Sequence[str], leave_out: Sequence[str], table: str | Path) -> list[str]:
-    """Columns of a table without some that must be there."""
-    for name in leave_out:
-        if name not in names:
-            raise ValueError(f"{table}: no column {name!r}; there are {', '.join(names)}")
-    return [name for name in names if name not in leave_out]
-
-
-class Lock:
-    """One writer an output: a file lock that dies with its process, or a renewed mark in an object store."""
-
-    def __init__(self, url: str) -> None:
-        self.url = f"{url.rstrip('/')}/{LOCK_NAME}"
-        self.remote = is_url(url)
-        self.owner = f"{socket.gethostname()}:{os.getpid()}:{time.time_ns()}"
-        self._file: Any = None
-        self._released = threading.Event()
-        self._one_at_a_time = threading.Lock()
-        """So that a sign of life under way does not bring back a lock that is released."""
-
-    def take(self) -> None:
-        """Take it, or refuse if another run holds it."""
-        if self.remote:
-            self._take_remote()
-            self._released.clear()
-            threading.Thread(target=self._keep_alive, daemon=True).start()
-        else:
-            self._take_file()
-
-    def _keep_alive(self) -> None:
-        """Signs of life while a long sweep goes on; whether they come too late is seen at the next checkpoint."""
-        while not self._released.wait(LOCK_RENEWAL_SECONDS):
-            with self._one_at_a_time, suppress(Exception):  # the store cannot be reached just now
-                if not self._released.is_set():
-                    self.renew()
-
-    def _take_file(self) -> None:
-        import fcntl
-
-        path = Path(self.url)
-        while self._file is None:
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                file = path.open("a+")
-            except (FileExistsError, FileNotFoundError):
-                if path.parent.is_file():
-                    raise
-                continue  # the run before this one is removing its folder
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                file.seek(0)
-                holder = file.read().strip()
-                file.close()
-                raise StoreError(
-                    f"output {path.parent} is being written by another run ({holder}): wait for it"
-                ) from error
-            with suppress(FileNotFoundError):
-                # A file that its holder removed meanwhile locks nothing: others make a new one.
-                if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
-                    self._file = file
-                    break
-            file.close()
-        self._file.truncate(0)
-        self._file.write(self.owner)
-        self._file.flush()
-
-    def _take_remote(self) -> None:
-        try:
-            write_whole(self.url, self._mark(), new=True)
-        except FileExistsError:
-            mark = json.loads(read_whole(self.url) or '{"owner": "ended just now", "time": 0}')
-            age = time.time() - mark["time"]
-            if age < LOCK_SECONDS:
-                raise StoreError(
-                    f"output {os.path.dirname(self.url)} is being written by another run ({mark['owner']}, "
-                    f"last sign of life {age:.0f} s ago): wait for it, or delete {self.url} if it is dead"
-                ) from None
-            write_whole(self.url, self._mark())
-
-    def _mark(self) -> bytes:
-        return json.dumps({"owner": self.owner, "time": time.time()}).encode()
-
-    def _owner(self) -> str:
-        return str(json.loads(read_whole(self.url) or '{"owner": "nobody"}')["owner"])
-
-    def renew(self) -> None:
-        """A sign of life; refused if another run took this one for dead."""
-        if self.remote:
-            if (owner := self._owner()) != self.owner:
-                raise StoreError(f"output {os.path.dirname(self.url)} was taken over by another run ({owner})")
-            write_whole(self.url, self._mark())
-
-    def release(self) -> None:
-        if self.remote:
-            with self._one_at_a_time:
-                self._released.set()
-                if self._owner() == self.owner:
-                    remove(self.url)
-        elif self._file is not None:
-            with suppress(FileNotFoundError):  # overwritten with all the rest
-                os.unlink(self.url)
-            with suppress(OSError):  # a folder made for the lock alone goes with it
-                os.rmdir(os.path.dirname(self.url))
-            self._file.close()
-            self._file = None

@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 
 from cehm_dask import export
-from cehm_dask.base_labels import MemberPlan, k_range, plan_members
+from cehm_dask.arrays import is_store
+from cehm_dask.attributes import read_facts
+from cehm_dask.ensemble_store import open_ensemble
+from cehm_dask.ensemble_writer import shape_of_chunks
+from cehm_dask.errors import InputError, StoreError
 from cehm_dask.features import Features, as_features
-from cehm_dask.files import StoreError
 from cehm_dask.machine import Machine
+from cehm_dask.members import MemberPlan, k_range, plan_members
 from cehm_dask.plan import Budget, Shape, auto_members, make_budget
-from cehm_dask.recipe import Recipe
-from cehm_dask.store import is_store, open_ensemble, read_facts, shape_of_chunks
+from cehm_dask.recipe_model import Recipe
 
 
 def is_ensemble(path: str) -> bool:
@@ -71,8 +74,7 @@ def open_features(recipe: Recipe) -> Features:
     source = recipe.features
     assert source is not None
     if source.path is not None:
-        features = as_features(source.path, leave_out=left_out(recipe))
-        return replace(features, source=recipe.masked(features.source))
+        return as_features(source.path, leave_out=left_out(recipe))
     data = _bundled(source.sklearn)
     names = tuple(map(str, data.feature_names))
     return replace(as_features(data.data), names=names, source=f"scikit-learn: {source.sklearn}")
@@ -94,7 +96,7 @@ def open_truth(recipe: Recipe) -> Any:
     if path is not None and is_ensemble(path):
         known = open_ensemble(path).truth
         if known is None:
-            raise ValueError(f"truth {path}: the ensemble holds no known classes; name another file")
+            raise InputError(f"truth {path}: the ensemble holds no known classes; name another file")
         return known
     return path
 

@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 
 from cehm_dask import kernels
 from cehm_dask.engine import Engine, Run
+from cehm_dask.ensemble_store import Ensemble
+from cehm_dask.errors import StoreError
 from cehm_dask.labels import Codes, Labels
+from cehm_dask.plan import MOST_COUNTED
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,20 +80,27 @@ Tally = tuple[NDArray[Any], int, list[Codes]]
 
 def _count(run: Run, sample: NDArray[np.int64]) -> Tally:
     table = np.zeros((run.n_slots, run.n_slots), np.int32)
-    silent = 0
+    earlier: NDArray[np.int64] | int = 0
+    counted = silent = 0
     sampled: list[Codes] = []
     for block in run.blocks():
+        counted += block.n_rows
+        if counted > MOST_COUNTED:
+            # int32 counts twice as fast, and is moved over before it could overflow.
+            earlier = earlier + table.astype(np.int64)
+            table[:] = 0
+            counted = block.n_rows
         first, last = np.searchsorted(sample, [block.first_row, block.first_row + block.n_rows])
         if last > first:
             sampled.append(block.codes[sample[first:last] - block.first_row])
         kernels.intersections(block.codes, run.offsets, table)
         if run.labels.silent:
             silent += int(np.count_nonzero(~block.codes.any(axis=1)))
-    return table, silent, sampled
+    return table if isinstance(earlier, int) else earlier + table, silent, sampled
 
 
 def _add(tallies: Sequence[Tally]) -> Tally:
-    # int32 holds the counts of one run; the sum may exceed it.
+    # int32 holds the counts of one run, or of a part of it; the sum may exceed it.
     total = tallies[0][0].astype(np.int64)
     for table, _, _ in tallies[1:]:
         total += table
@@ -109,6 +119,31 @@ def intersections_and_sample(engine: Engine, rows: NDArray[np.int64]) -> tuple[N
     table = upper + upper.T
     np.fill_diagonal(table, upper.diagonal())
     return table, n_silent, np.concatenate(sampled) if sampled else np.empty((0, 0), np.uint8)
+
+
+def check_table(labels: Labels, table: NDArray[np.int64], n_silent: int) -> None:
+    """Refuse intersections that cannot be those of the labels: counted by another run, or from shards of another store.
+
+    Every sample has one slot of each member, and an ensemble.zarr knows the size of each of its base clusters.
+    """
+    n, slots = labels.n_samples, labels.n_slots
+    if table.shape != (slots, slots) or table.dtype.kind != "i":
+        raise StoreError(
+            f"intersections have shape {table.shape} and dtype {table.dtype}, expected {slots} × {slots}; start anew"
+        )
+    sizes = table.diagonal()
+    of_members = np.add.reduceat(sizes, labels.offsets.astype(np.intp))
+    if table.min() < 0 or table.max() > n or (of_members != n).any() or (table != table.T).any():
+        raise StoreError(f"intersections are not those of {n} samples: start anew with --overwrite")
+    if not 0 <= n_silent <= n:
+        raise StoreError(f"intersections: {n_silent} of {n} samples without a label; start anew")
+    if isinstance(labels.source, Ensemble):
+        counted = np.delete(sizes, labels.offsets.astype(np.intp))
+        if wrong := int(np.count_nonzero(counted != labels.source.sizes)):
+            raise StoreError(
+                f"store {labels.source.url}: {wrong} of {len(counted)} base clusters do not have their recorded size: "
+                "labels were edited, or shards belong to another store; 'cehm verify' says which"
+            )
 
 
 def hyperedges_of(labels: Labels, table: NDArray[np.int64], n_silent: int, n_samples: int | None = None) -> Hyperedges:

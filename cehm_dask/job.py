@@ -15,18 +15,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask.cluster import require_access
+from cehm_dask.cluster import told_when_lost
 from cehm_dask.confidence import gauge_of
 from cehm_dask.consensus import Consensus, Progress, Record, consensus
+from cehm_dask.consensus_store import ConsensusStore, open_consensus
 from cehm_dask.engine import Engine
+from cehm_dask.ensemble_store import Ensemble
+from cehm_dask.errors import ClusterError
 from cehm_dask.labels import Labels
 from cehm_dask.machine import Machine, cluster_machine, peak_bytes, this_machine
 from cehm_dask.plan import Budget, Params, auto_clusters, expected_sweeps, format_bytes, make_budget
 from cehm_dask.result import MARGIN_BINS, add_written, fill, gather, join, margin_units, write_chunk, write_run
 from cehm_dask.rounds import Harvest, Order
-from cehm_dask.store import ConsensusStore, Ensemble, open_consensus
 from cehm_dask.survey import mean_margin
 from cehm_dask.trail import stages_of
+from cehm_dask.workers import require_access
 
 log = logging.getLogger(__name__)
 
@@ -110,13 +113,17 @@ def cluster(
     budget = budget_of(labels, params, ks[-1:] if auto else ks, where)
     _log_plan(labels, problems_of, budget)
     if where.client is not None:
-        require_access(where.client, *_urls_on_workers(labels, where.output))
+        try:
+            require_access(where.client, *_urls_on_workers(labels, where.output))
+        except ClusterError:
+            labels.source.confirm()  # workers see another store than was opened also if it has just been replaced
+            raise
     store = None
     if where.output is not None:
         store = ConsensusStore(where.output, identity(labels, params, ks, seed, auto=auto))
         store.open(overwrite=where.overwrite)
     try:
-        with Engine(labels, budget, where.client) as engine:
+        with told_when_lost(where.client), Engine(labels, budget, where.client) as engine:
             engine.watch = getattr(progress, "rows", None)
             result = consensus(engine, problems_of, seed, auto=auto, store=store, record=record, progress=progress)
             problem = result.chosen.problem
@@ -168,7 +175,7 @@ def identity(labels: Labels, params: Params, ks: Sequence[int], seed: int, *, au
 def _fingerprint(labels: Labels) -> str:
     digest = hashlib.blake2b(repr((labels.n_samples, labels.widths)).encode(), digest_size=16)
     for start in range(0, labels.n_samples, RESULT_CHUNK_ROWS):
-        rows = labels.source.read(start, min(start + RESULT_CHUNK_ROWS, labels.n_samples))
+        rows = labels.read(start, min(start + RESULT_CHUNK_ROWS, labels.n_samples))
         digest.update(np.ascontiguousarray(rows))
     return digest.hexdigest()
 
@@ -189,15 +196,20 @@ def _store_result(engine: Engine, store: ConsensusStore, result: Consensus, orde
     writer = store.create_result(labels.n_samples, labels.align_rows if aligned else RESULT_CHUNK_ROWS)
     belonging = problem.belonging
     if aligned:
-        histogram, units = engine.sweep("result", write_run, add_written, order, writer, labels.n_members, belonging)
+        writing = (order, writer, labels.n_members, belonging)
+        histogram, units, digests = engine.sweep("result", write_run, add_written, *writing)
     else:
+        digests = {}
         found = _result(engine, order)
         units = margin_units(found.margin, belonging)
         histogram = np.zeros((order.clusters, MARGIN_BINS), np.int64)
         for start in range(0, labels.n_samples, writer.chunk_rows):
             rows = slice(start, start + writer.chunk_rows)
             chunk = Harvest(found.labels[rows], found.margin[rows], found.confidence[rows])
-            histogram += write_chunk(writer, start, chunk, labels.n_members, order.clusters)
+            counts, written = write_chunk(writer, start, chunk, labels.n_members, order.clusters)
+            histogram += counts
+            digests |= written
+    store.record(digests)
     sizes = histogram.sum(axis=1)
     store.save_table("counts", problem.counts)
     store.save_table("weights", problem.final_weights)
@@ -208,6 +220,7 @@ def _store_result(engine: Engine, store: ConsensusStore, result: Consensus, orde
     store.save_table("hyperedge_member", result.hyperedges.members.astype(np.int64))
     stages = _store_trail(store, result)
     scan = _scan(result, mean_margin(units, problem))
+    labels.source.confirm()
     store.finish({**_facts(engine, result), "scan": scan, "choice": asdict(result.choice), "trail_stages": stages})
     stored = open_consensus(store.url)
     labels_, margin, confidence = (stored.array(name) for name in ("labels", "margin", "confidence"))
@@ -259,6 +272,7 @@ def _facts(engine: Engine, result: Consensus) -> dict[str, Any]:
         "candidates": result.chosen.candidates,
         "candidate_reason": result.chosen.reason,
         "losses": problem.losses,
+        "loss_fractions": problem.loss_fractions,
         "growth": problem.growth,
         "moves": problem.moves,
         "rounds": problem.round,

@@ -9,11 +9,15 @@ Sums over members run in member order inside a row and counts are integers: bloc
 cannot change a bit of the result. ``fastmath`` would give that up, so it stays off.
 """
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
+
+log = logging.getLogger(__name__)
 
 # Four accumulators that live in registers become one vector only when straight-line code is vectorised too;
 # numba leaves that pass off unless told before the first compilation.
@@ -35,8 +39,17 @@ UNASSIGNED = -1
 SILENT = -2
 """Assignment of a row that no member says anything about."""
 
-_jit = numba.njit(nogil=True, cache=True)
 _U = np.uint64
+_jit_cached, _jit_anew = numba.njit(nogil=True, cache=True), numba.njit(nogil=True)
+
+
+def _jit(kernel: Callable[..., Any]) -> Any:
+    """Compile a kernel, and keep it on disk where there is a place to: in pods, home and packages may be read-only."""
+    try:
+        return _jit_cached(kernel)
+    except RuntimeError as error:  # "no locator available"
+        log.info("kernel %s is compiled anew in every process (%s); set NUMBA_CACHE_DIR", kernel.__name__, error)
+        return _jit_anew(kernel)
 
 
 @_jit

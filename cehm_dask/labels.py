@@ -15,28 +15,55 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask.files import kept_columns
-from cehm_dask.plan import Shape
-from cehm_dask.store import Ensemble, is_store, open_ensemble
+from cehm_dask.arrays import is_store
+from cehm_dask.bounds import fault_in
+from cehm_dask.columns import (
+    columns_of,
+    encode_column,
+    read_number_block,
+    refuse_negative,
+    refuse_type,
+    whole_numbers,
+)
+from cehm_dask.encoding import Stream, array_stream, survey, table_stream
+from cehm_dask.ensemble_store import Ensemble, open_ensemble
+from cehm_dask.errors import BudgetError, InputError, NotFoundError
+from cehm_dask.files import open_npy
+from cehm_dask.machine import Machine, this_machine
+from cehm_dask.mapped import mapped_rows
+from cehm_dask.plan import Shape, format_bytes
+from cehm_dask.tables import Parquet, is_table
 
 Codes = NDArray[np.unsignedinteger[Any]]
 
 ROOMY_SLOTS = 2048
 """Up to this many slots in all, gaps in the labels cost less than closing them would."""
 
+READING_BYTES = 64 << 20
+"""That reading a table takes, beside its codes: blocks as text and as columns, and the code of the reader."""
+
 _SCAN_ROWS = 1 << 16
 
 
 class Source(Protocol):
-    """Where blocks of codes come from; small to send, safe to read from many threads."""
+    """Where blocks of codes come from; small to send, safe to read from many threads. Read through :class:`Labels`."""
 
     @property
     def portable(self) -> bool:
         """Whether it can be sent as it is, because the rows lie elsewhere."""
         ...
 
+    @property
+    def checked(self) -> bool:
+        """Whether it gives no code beyond a member's slots, whatever happens to the data; else blocks are checked."""
+        ...
+
     def read(self, start: int, stop: int) -> Codes:
         """Codes of the rows start to stop, one column a member."""
+        ...
+
+    def confirm(self) -> None:
+        """An error if the data are not what they were when they were first read."""
         ...
 
 
@@ -45,10 +72,15 @@ class ArraySource:
     """Codes held in memory."""
 
     codes: Codes
+    checked: bool = True
+    """False for an array of the user's, which may change under the run."""
     portable = False
 
     def read(self, start: int, stop: int) -> Codes:
         return self.codes[start:stop]
+
+    def confirm(self) -> None:
+        """Nothing else to look at."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +90,13 @@ class SliceSource:
     codes: Codes
     first_row: int
     portable = False
+    checked = True
 
     def read(self, start: int, stop: int) -> Codes:
         return self.codes[start - self.first_row : stop - self.first_row]
+
+    def confirm(self) -> None:
+        """Whoever sent the rows looks at where they came from."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,13 +141,20 @@ class Labels:
         """Slot of each member's code 0."""
         return np.concatenate(([0], np.cumsum(self.widths)[:-1])).astype(np.uint64)
 
+    def read(self, start: int, stop: int) -> Codes:
+        """Codes of the rows start to stop, each inside its member's slots: safe as indices of a compiled loop."""
+        codes = self.source.read(start, stop)
+        if not self.source.checked and (fault := fault_in(codes, self.widths, start, self.names)):
+            raise InputError(f"base labels: {fault}: they changed while they were being read, or the file was edited")
+        return codes
+
     def count_hyperedges(self) -> int:
         """Base clusters of all members together, before any sweep: known to a store, counted for an array."""
         if isinstance(self.source, Ensemble):
             return int(np.count_nonzero(self.source.sizes))
         filled = np.zeros(self.n_slots, bool)
         for start in range(0, self.n_samples, _SCAN_ROWS):
-            codes = self.source.read(start, min(start + _SCAN_ROWS, self.n_samples))
+            codes = self.read(start, min(start + _SCAN_ROWS, self.n_samples))
             for j, offset in enumerate(self.offsets.tolist()):
                 filled[codes[:, j] + np.int64(offset)] = True
         if self.silent:
@@ -128,23 +171,30 @@ class Labels:
         return found
 
 
-def as_labels(base_labels: Any, *, leave_out: Sequence[str] = ()) -> Labels:
+def as_labels(base_labels: Any, *, leave_out: Sequence[str] = (), memory: str | int | None = None) -> Labels:
     """Check base labels and make them readable as codes.
 
     Parameters
     ----------
     base_labels : array of integers (n_samples, n_members), dask array, data frame, list of columns, or a file
-        One column a member; -1 where a member says nothing about a sample. Frames may hold strings. Files: .npy
-        (mapped into memory, not loaded), .csv with a line of names, .parquet.
+        One column per member; -1 is a missing label. Frames may hold strings. Files: .npy (mapped into memory, not
+        loaded), .csv with a line of names, .parquet or a folder of such files; tables are read block by block.
     leave_out : sequence of str
         Columns of a .csv or .parquet file that are no members: names of the rows, known classes.
+    memory : str or int, optional
+        Bytes that this process may take in all; a table whose codes do not fit is refused. Default: a share of what
+        is free.
     """
     if isinstance(base_labels, Labels):
         return base_labels
     if is_store(base_labels):
         return _from_store(os.fspath(base_labels))
-    if isinstance(base_labels, str | Path):
-        base_labels = _read_file(Path(base_labels), leave_out)
+    if isinstance(base_labels, str | os.PathLike):
+        path = os.fspath(base_labels)
+        machine = this_machine(memory)
+        if is_table(path):
+            return _from_stream(table_stream(path, leave_out), machine)
+        return _from_npy(_open_npy(Path(path)), path, machine)
     if hasattr(base_labels, "columns"):
         return _from_frame(base_labels.compute() if hasattr(base_labels, "compute") else base_labels)
     if isinstance(base_labels, list | tuple):
@@ -170,44 +220,74 @@ def _from_store(url: str) -> Labels:
     )
 
 
-def _read_file(path: Path, leave_out: Sequence[str]) -> Any:
-    if path.suffix not in (".npy", ".csv", ".parquet"):
-        raise ValueError(f"base labels {path}: expected a name that ends in .npy, .csv or .parquet")
+def _open_npy(path: Path) -> Any:
+    if path.suffix != ".npy":
+        raise InputError(f"base labels {path}: expected .npy, .csv, .parquet, a folder of .parquet files, or .zarr")
     if not path.is_file():
-        raise FileNotFoundError(f"base labels {path}: no such file")
-    if path.suffix == ".npy":
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    import pandas as pd
+        raise NotFoundError(f"base labels {path}: no such file")
+    return open_npy(path, "base labels")
 
-    # Nullable types keep whole numbers whole beside empty cells.
-    if path.suffix == ".csv":
-        frame = pd.read_csv(path, dtype_backend="numpy_nullable", low_memory=False)
-    else:
-        frame = pd.read_parquet(path, dtype_backend="numpy_nullable")
-    return frame[kept_columns(list(frame.columns), leave_out, path)] if leave_out else frame
+
+def _from_npy(array: NDArray[Any], path: str, machine: Machine) -> Labels:
+    """Whole numbers in a .npy file are codes, or become some; other forms are streamed, so that no copy is made."""
+    if array.ndim != 2 or not array.size or array.dtype.kind not in "fiu":
+        return _from_array(array)
+    if array.dtype.kind == "f":
+        return _from_stream(array_stream(mapped_rows(array) or array, path), machine)
+    _refuse_large(path, len(array), array.shape[1], 1, machine)
+    return _from_array(array, machine)
+
+
+def _from_stream(stream: Stream, machine: Machine) -> Labels:
+    """Codes of a file, in two passes over it; only they are held whole."""
+    if isinstance(stream.table, Parquet):
+        _refuse_large(stream.source, stream.table.n_rows, len(stream.names), 1, machine)
+    found = survey(stream)
+    _refuse_large(stream.source, found.n_samples, len(found.widths), found.dtype.itemsize, machine)
+    codes = np.empty((found.n_samples, len(found.widths)), found.dtype)
+    row = 0
+    for block in found.codes():
+        if fault := fault_in(block, found.widths, row, stream.names):
+            raise InputError(f"{stream.source}: {fault}: it changed while it was being read; run again")
+        codes[row : row + len(block)] = block
+        row += len(block)
+    size = codes.dtype.itemsize
+    return Labels(ArraySource(codes), len(codes), found.widths, True, stream.names, found.values, itemsize=size)
+
+
+def _refuse_large(path: str, n_samples: int, n_members: int, itemsize: int, machine: Machine) -> None:
+    codes = n_samples * n_members * itemsize
+    needed = machine.taken + codes + READING_BYTES
+    if needed > machine.allowed:
+        raise BudgetError(
+            f"memory={format_bytes(machine.allowed)} allowed < {format_bytes(needed)} projected to hold base labels "
+            f"{path} ({n_samples:,} × {n_members} of {itemsize} bytes: {format_bytes(codes)}; this process takes "
+            f"{format_bytes(machine.taken)} already): allow more memory, or import them into an ensemble.zarr with "
+            "'cehm import', which is read block by block"
+        )
 
 
 def _from_columns(columns: Sequence[Any]) -> Labels:
     if not columns:
-        raise ValueError("n_members=0: the list of base clusterings is empty; give at least one column of labels")
+        raise InputError("n_members=0: the list of base clusterings is empty; give at least one column of labels")
     arrays = [np.asarray(column) for column in columns]
     for j, array in enumerate(arrays):
         if array.ndim != 1:
-            raise ValueError(
+            raise InputError(
                 f"member {j} has {array.ndim} dimensions: a list is read as a list of columns, each the labels "
                 "of all samples by one member; use numpy.asarray(...) for rows of labels"
             )
         if array.size != arrays[0].size:
-            raise ValueError(f"member {j} has {array.size} rows, member 0 has {arrays[0].size}: they must be equal")
-        _refuse_type(array.dtype)
+            raise InputError(f"member {j} has {array.size} rows, member 0 has {arrays[0].size}: they must be equal")
+        refuse_type(array.dtype)
     return _from_array(np.stack(arrays, axis=1))
 
 
 def _from_frame(frame: Any) -> Labels:
-    """One column a member, in order; text and categories are encoded, nulls mean "says nothing"."""
+    """One column per member, in order; text and categories are encoded, nulls are missing labels."""
     names = tuple(str(name) for name in frame.columns)
     if not names:
-        raise ValueError("n_members=0: the data frame has no columns; give one column of labels a member")
+        raise InputError("n_members=0: the data frame has no columns; give one column of labels a member")
     return labels_of_columns(columns_of(frame), names)
 
 
@@ -217,160 +297,62 @@ def labels_of_columns(columns: Sequence[Any], names: tuple[str, ...], first_row:
     return _encode_ranked(np.stack([ranks for _, ranks in encoded], axis=1), [known for known, _ in encoded], names)
 
 
-def columns_of(frame: Any) -> list[Any]:
-    """The columns of a pandas or polars frame, by place, because names may be repeated."""
-    places = range(len(frame.columns))
-    return [frame.iloc[:, j] for j in places] if hasattr(frame, "iloc") else [frame[:, j] for j in places]
-
-
-def encode_column(column: Any, name: str, first_row: int = 0) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The labels of one member, ascending, and each row's rank among them (-1 = says nothing).
-
-    Parameters
-    ----------
-    column : array, or column of a pandas or polars frame
-        Text and categories are labels too there, and nulls mean "says nothing".
-    name : str
-        The member, for errors.
-    first_row : int
-        Row number of the first entry, for errors.
-    """
-    spoken = _spoken(column)
-    # Nulls are left out first: beside them, whole numbers would come as floats, and large ones lose digits.
-    said = column if spoken.all() else column[spoken] if hasattr(column, "isna") else column.filter(spoken)
-    said = np.asarray(said.to_numpy() if hasattr(said, "to_numpy") else said)
-    if said.dtype.kind == "O" and all(isinstance(item, int | np.integer) for item in said):
-        said = said.astype(np.int64)
-    if said.dtype.kind == "b":
-        said = said.view(np.uint8)
-    if said.dtype.kind in "iuf":
-        rows = np.flatnonzero(spoken) + first_row
-        said = _whole(said[:, None], (name,), rows)
-        if said.size and said.min() < -1:
-            _refuse_negative(said, (name,), rows)
-        said = said[:, 0]
-        spoken[spoken] = said >= 0
-        said = said[said >= 0]
-    else:
-        said = said.astype(np.str_)
-    known, ranks = _distinct(said)
-    full = np.full(spoken.size, -1, np.int64)
-    full[spoken] = ranks
-    return known, full
-
-
-def _spoken(column: Any) -> NDArray[np.bool_]:
-    """Where a column holds a label, or something that will be refused as one."""
-    if hasattr(column, "is_null"):
-        return ~np.asarray(column.is_null(), bool)
-    # A plain float column cannot tell a missing label from a broken number: it is held to the array's rule.
-    if not hasattr(column, "isna") or (getattr(column.dtype, "kind", "") == "f" and isinstance(column.dtype, np.dtype)):
-        return np.ones(len(column), bool)
-    return ~np.asarray(column.isna(), bool)
-
-
-def _distinct(said: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Like numpy.unique with the inverse, without sorting where labels are small numbers."""
-    if said.dtype.kind == "U" or not said.size or int(said.max()) > 16 * said.size + 1024:
-        known, ranks = np.unique(said, return_inverse=True)
-        return known, ranks.astype(np.int64)
-    known = np.flatnonzero(np.bincount(said.astype(np.int64)))
-    places = np.zeros(int(known[-1]) + 1, np.int64)
-    places[known] = np.arange(len(known))
-    return known, places[said]
-
-
-def _from_array(array: NDArray[Any]) -> Labels:
+def _from_array(array: Any, machine: Machine | None = None) -> Labels:
+    mapped = mapped_rows(array)
+    if mapped is not None and array.dtype.kind in "iu":
+        array = mapped  # read, not mapped: it may change, or be cut short, at any moment
     if array.ndim != 2:
-        raise ValueError(
+        raise InputError(
             f"base labels have shape {array.shape}: expected two dimensions, n_samples × n_members; "
             "one clustering alone goes in as labels.reshape(-1, 1)"
         )
     n_samples, n_members = array.shape
     if n_members == 0:
-        raise ValueError("n_members=0: base labels need at least one column")
+        raise InputError("n_members=0: base labels need at least one column")
     if n_samples == 0:
-        raise ValueError("n_samples=0: base labels need at least one row")
+        raise InputError("n_samples=0: base labels need at least one row")
     names = tuple(str(j) for j in range(n_members))
-    array = _whole(read_number_block(array), names)
+    array = array if array is mapped else whole_numbers(read_number_block(array), names)
     low, high = _extremes(array)
     if low.min() < -1:
-        _refuse_negative(array, names)
+        refuse_negative(array, names)
     silent = bool(low.min() < 0)
     width = int(sum(int(top) + 1 + int(silent) for top in high))
     if width > max(ROOMY_SLOTS, 2 * n_members):
+        if mapped is not None and array is mapped:
+            return _from_stream(array_stream(mapped, mapped.path), machine or this_machine(None))
         values = [np.unique(array[:, j][array[:, j] >= 0]) for j in range(n_members)]
         if sum(map(len, values)) < width // 2:
             return _encode_ranked(_rank(array, values), values, names)
     widths = tuple(int(top) + 1 + int(silent) for top in high)
     ready = not silent and array.dtype.kind == "u" and array.dtype.itemsize <= 4
-    ready = ready and array.dtype.isnative and array.flags.c_contiguous
-    codes = array if ready else _shifted(array, int(silent), max(widths))
-    return Labels(ArraySource(codes), n_samples, widths, silent, names, itemsize=codes.dtype.itemsize)
-
-
-def read_number_block(block: NDArray[Any]) -> NDArray[Any]:
-    """A block of an array of labels: of a type that can hold labels, or refused."""
-    _refuse_type(block.dtype)
-    return block.view(np.uint8) if block.dtype == np.bool_ else block
-
-
-def _refuse_type(dtype: np.dtype[Any]) -> None:
-    if dtype.kind not in "iufb":
-        raise TypeError(
-            f"base labels have dtype {dtype}: expected integers (-1 = says nothing); "
-            "text labels are accepted as columns of a pandas or polars data frame"
-        )
-
-
-def _whole(array: NDArray[Any], names: Sequence[str], rows: NDArray[np.intp] | None = None) -> NDArray[Any]:
-    """Floats that are whole numbers become integers; anything else is named by row and member."""
-    if array.dtype.kind != "f":
-        return array
-    out = np.empty(array.shape, np.int64)
-    for start in range(0, len(array), _SCAN_ROWS):
-        part = array[start : start + _SCAN_ROWS].astype(np.float64)
-        wrong = ~(np.isfinite(part) & (part == np.rint(part)) & (np.abs(part) < 2.0**62))
-        if wrong.any():
-            row, member = np.argwhere(wrong)[0]
-            raise ValueError(
-                f"base labels hold {part[row, member]} at row {_row(rows, start + row)}, member {names[member]}: "
-                "labels are whole numbers, and -1 where a member says nothing"
-            )
-        out[start : start + _SCAN_ROWS] = part
-    return out
-
-
-def _row(rows: NDArray[np.intp] | None, place: int) -> int:
-    """Row number of an entry, where the entries are not all rows."""
-    return place if rows is None else int(rows[place])
+    ready = ready and array.dtype.isnative and (array is mapped or array.flags.c_contiguous)
+    if not ready:
+        source: Source = ArraySource(_shifted(array, int(silent), widths, names))
+    else:
+        source = mapped if array is mapped and mapped is not None else ArraySource(array, checked=False)
+    itemsize = array.dtype.itemsize if ready else np.min_scalar_type(max(widths) - 1).itemsize
+    return Labels(source, n_samples, widths, silent, names, itemsize=itemsize)
 
 
 def _extremes(array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Smallest (0 for unsigned types) and largest label of each member, as whole numbers of any size."""
-    parts = [array[start : start + _SCAN_ROWS] for start in range(0, len(array), _SCAN_ROWS)]
-    high = np.maximum.reduce([part.max(axis=0) for part in parts])
-    signed = array.dtype.kind == "i"
-    low = np.minimum.reduce([part.min(axis=0) for part in parts]) if signed else np.zeros_like(high)
-    return low.astype(object), high.astype(object)
-
-
-def _refuse_negative(array: NDArray[Any], names: Sequence[str], rows: NDArray[np.intp] | None = None) -> None:
-    for start in range(0, len(array), _SCAN_ROWS):
-        wrong = np.argwhere(array[start : start + _SCAN_ROWS] < -1)
-        if len(wrong):
-            row, member = wrong[0]
-            raise ValueError(
-                f"base labels hold {array[start + row, member]} at row {_row(rows, start + row)}, "
-                f"member {names[member]}: labels start at 0, and only -1 (says nothing) is allowed below"
-            )
-
-
-def _shifted(array: NDArray[Any], shift: int, width: int) -> Codes:
-    codes = np.empty(array.shape, np.min_scalar_type(width - 1))
+    highs, lows = [], []
     for start in range(0, len(array), _SCAN_ROWS):
         part = array[start : start + _SCAN_ROWS]
-        codes[start : start + len(part)] = part if shift == 0 else part + part.dtype.type(shift)
+        highs.append(part.max(axis=0))
+        lows.append(part.min(axis=0) if array.dtype.kind == "i" else np.zeros_like(highs[-1]))
+    return np.minimum.reduce(lows).astype(object), np.maximum.reduce(highs).astype(object)
+
+
+def _shifted(array: Any, shift: int, widths: Sequence[int], names: Sequence[str]) -> Codes:
+    codes = np.empty(array.shape, np.min_scalar_type(max(widths) - 1))
+    for start in range(0, len(array), _SCAN_ROWS):
+        part = array[start : start + _SCAN_ROWS]
+        own = codes[start : start + len(part)]
+        own[:] = part if shift == 0 else part + part.dtype.type(shift)
+        if fault := fault_in(own, widths, start, names):
+            raise InputError(f"base labels: {fault}: they changed while they were being read; run again")
     return codes
 
 
@@ -386,9 +368,9 @@ def _rank(array: NDArray[Any], values: Sequence[NDArray[Any]]) -> NDArray[np.int
 
 def _encode_ranked(ranked: NDArray[np.int64], values: Sequence[NDArray[Any]], names: tuple[str, ...]) -> Labels:
     if len(ranked) == 0:
-        raise ValueError("n_samples=0: base labels need at least one row")
+        raise InputError("n_samples=0: base labels need at least one row")
     widths = tuple(len(known) + 1 for known in values)
-    codes = _shifted(ranked, 1, max(widths))
+    codes = _shifted(ranked, 1, widths, names)
     return Labels(ArraySource(codes), len(ranked), widths, True, names, tuple(values), itemsize=codes.dtype.itemsize)
 
 
@@ -403,8 +385,8 @@ def relabel(base_labels: Any, values: Sequence[NDArray[Any]]) -> Labels:
     """
     new = as_labels(base_labels)
     if new.n_members != len(values):
-        raise ValueError(f"base labels have {new.n_members} members, {len(values)} were fitted: they must be the same")
-    codes = new.source.read(0, new.n_samples).astype(np.int64) - int(new.silent)
+        raise InputError(f"base labels have {new.n_members} members, {len(values)} were fitted: they must be the same")
+    codes = new.read(0, new.n_samples).astype(np.int64) - int(new.silent)
     ranked = np.full(codes.shape, -1, np.int64)
     for j, known in enumerate(values):
         labels = np.arange(new.widths[j]) if new.values is None else new.values[j]

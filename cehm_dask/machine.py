@@ -5,9 +5,16 @@ Beside the plan, which is pure arithmetic on these numbers.
 
 import os
 import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+from cehm_dask.errors import InputError
+from cehm_dask.masking import shown
 
 SHARE = 0.6
 """Of the memory that is free, or of a worker's limit, that a run takes unless told otherwise."""
@@ -38,8 +45,11 @@ def parse_bytes(text: str | int) -> int:
         return text
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([a-zA-Z]*)\s*", text)
     if match is None or match[2].lower() not in UNITS:
-        raise ValueError(f"memory={text!r}: expected a number with a unit, such as '2GiB' or '500MB'")
-    return int(float(match[1]) * UNITS[match[2].lower()])
+        raise InputError(f"memory={shown(text)}: expected a number with a unit, such as '2GiB' or '500MB'")
+    size = float(match[1]) * UNITS[match[2].lower()]
+    if not size < 1 << 63:
+        raise InputError(f"memory={shown(text)}: more than any machine has; write a number such as '2GiB'")
+    return int(size)
 
 
 def this_machine(memory: str | int | None, threads: int | None = None) -> Machine:
@@ -90,3 +100,30 @@ def peak_bytes() -> int:
 def forget_peak() -> None:
     """Let :func:`peak_bytes` count from now on."""
     Path("/proc/self/clear_refs").write_text("5")
+
+
+_inside = threading.local()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Hold numerical libraries to one thread: how they split a product among threads must not change a bit of it.
+
+    Within another one it costs nothing; setting the limit takes as long as a small product.
+    """
+    if getattr(_inside, "limited", False):
+        yield
+        return
+    _inside.limited = True
+    try:
+        with _libraries().limit(limits=1):
+            yield
+    finally:
+        _inside.limited = False
+
+
+@cache
+def _libraries() -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()

@@ -4,9 +4,11 @@ Below ``cluster``, which hands a DaskCluster to the operator, and ``submission``
 as a pod beside the workers, so that nothing depends on the machine that submitted it.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from cehm_dask.cluster_config import Adaptive, Kubernetes
+from cehm_dask.errors import InputError
 from cehm_dask.machine import parse_bytes
 
 API = "kubernetes.dask.org/v1"
@@ -21,6 +23,7 @@ SCHEDULER_MEMORY = "1Gi"
 
 def dask_cluster(config: Kubernetes, name: str) -> dict[str, Any]:
     """A DaskCluster: one scheduler and the workers of the config."""
+    refuse_secrets([key for key in config._variables if key.startswith("environment.")])
     return {
         "apiVersion": API,
         "kind": "DaskCluster",
@@ -63,6 +66,15 @@ def dask_job(config: Kubernetes, name: str, files: dict[str, str], command: list
             {"apiVersion": API, "kind": "DaskAutoscaler", "metadata": metadata, "spec": {"cluster": name, **bounds}}
         )
     return manifests
+
+
+def refuse_secrets(keys: Sequence[str]) -> None:
+    """An error if keys of a cluster file with ``${VAR}`` would go into a manifest, where others can read them."""
+    if keys:
+        raise InputError(
+            f"cluster file: {', '.join(keys)}: a manifest would show what ${{VAR}} stands for; write it out, or put it "
+            "into a Secret of Kubernetes and name that with 'secret'"
+        )
 
 
 def scheduler_address(config: Kubernetes, name: str) -> str:

@@ -14,17 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from cehm_dask.base_labels import FULL_FIT_ROWS, Labeller, Linear, MemberPlan, fit_member
+from cehm_dask.base_labels import FULL_FIT_ROWS
 from cehm_dask.cluster import WORKER_BYTES
 from cehm_dask.cluster_config import Address, Gateway, Threads, read_config
 from cehm_dask.consensus import ConsensusWarning, consensus
+from cehm_dask.encoding import survey
 from cehm_dask.engine import Engine
 from cehm_dask.features import BLOCK_ROWS, Features, Scaling
-from cehm_dask.ingest import open_table, survey
+from cehm_dask.ingest import open_stream
 from cehm_dask.inputs import budget_for, is_ensemble, left_out, members_of, open_features, shape_of
 from cehm_dask.job import Where, budget_of
 from cehm_dask.labels import as_labels
 from cehm_dask.machine import SHARE, Machine, parse_bytes, this_machine
+from cehm_dask.members import Labeller, Linear, MemberPlan, fit_member
 from cehm_dask.plan import (
     COMPETING_BYTES,
     COMPETING_ROWS,
@@ -34,7 +36,7 @@ from cehm_dask.plan import (
     generation_terms,
     threads_for_generation,
 )
-from cehm_dask.recipe import Recipe
+from cehm_dask.recipe_model import Recipe
 from cehm_dask.synth import Synth
 
 TRIAL_ROWS = 1 << 19
@@ -192,8 +194,9 @@ def _brought(recipe: Recipe) -> tuple[Expected, Shape]:
         what = f"{shape.n_samples:,} rows brought along, used where they lie"
         return Expected("ensemble", what), shape
     begin = perf_counter()
-    n_samples, values = survey(open_table(path, left_out(recipe)))
-    shape = shape_of(n_samples, [len(known) + 1 for known in values])
+    found = survey(open_stream(path, left_out(recipe)))
+    n_samples, values = found.n_samples, found.values
+    shape = shape_of(n_samples, found.widths)
     size = n_samples * shape.row_bytes
     what = f"{n_samples:,} rows of {len(values)} members are read and encoded"
     return Expected("ensemble", what, 2, 2 * size, size, 3 * (perf_counter() - begin)), shape

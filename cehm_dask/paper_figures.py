@@ -13,7 +13,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from cehm_dask.consensus import ConsensusWarning
+from cehm_dask.errors import InputError, MissingExtraError
 from cehm_dask.estimator import CEHM
+from cehm_dask.files import whole
 from cehm_dask.reproduce import PLANE_SETS, SETTINGS, Dataset, by_paper, load, members
 
 UNASSIGNED = "#c8c8c8"
@@ -27,10 +29,15 @@ def figure_of(rows: int, columns: int, width: float, height: float) -> tuple[Any
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("figures need an extra package: pip install 'cehm-dask[compare]'") from error
+        raise MissingExtraError("figures need an extra package: pip install 'cehm-dask[compare]'") from error
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, np.asarray(figure.subplots(rows, columns, squeeze=False))
+
+
+def _save(figure: Any, path: Path) -> None:
+    with whole(path) as file:
+        figure.savefig(file, format="png", dpi=100)
 
 
 def convergence(lines: pd.DataFrame, path: Path) -> None:
@@ -49,7 +56,7 @@ def convergence(lines: pd.DataFrame, path: Path) -> None:
         axis.set_visible(False)
     figure.supxlabel("round of adjustion", fontsize=8)
     figure.supylabel("loss, as a share of the first", fontsize=8)
-    figure.savefig(path, dpi=100)
+    _save(figure, path)
 
 
 def times(lines: pd.DataFrame, path: Path) -> None:
@@ -64,7 +71,7 @@ def times(lines: pd.DataFrame, path: Path) -> None:
     axis.set_ylabel("seconds, mean of the ensembles")
     axis.set_xticks(range(len(means)), means.index, rotation=60, ha="right", fontsize=7)
     axis.legend(fontsize=7, ncols=2)
-    figure.savefig(path, dpi=100)
+    _save(figure, path)
 
 
 def steps_shown(steps: list[tuple[str, NDArray[np.int16]]]) -> list[tuple[str, NDArray[np.int16]]]:
@@ -81,7 +88,7 @@ def steps_shown(steps: list[tuple[str, NDArray[np.int16]]]) -> list[tuple[str, N
 def mechanism(dataset: Dataset, scale: str, folder: Path, path: Path, **settings: Any) -> None:
     """How the consensus of one ensemble grows, on a set of points in the plane; unassigned samples are grey."""
     if dataset.X.shape[1] != 2:
-        raise ValueError(f"{dataset.name} has {dataset.X.shape[1]} features: the figure needs points in the plane")
+        raise InputError(f"{dataset.name} has {dataset.X.shape[1]} features: the figure needs points in the plane")
     steps: list[tuple[str, NDArray[np.int16]]] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConsensusWarning)
@@ -98,7 +105,7 @@ def mechanism(dataset: Dataset, scale: str, folder: Path, path: Path, **settings
         axis.set_title(f"{title}: {np.count_nonzero(labels >= 0):,}", fontsize=8)
         axis.set_xticks([])
         axis.set_yticks([])
-    figure.savefig(path, dpi=100)
+    _save(figure, path)
 
 
 def draw_all(lines: pd.DataFrame, data: Path | None, folder: Path) -> None:

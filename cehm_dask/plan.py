@@ -12,6 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from cehm_dask.errors import BudgetError, InputError, InputTypeError
+from cehm_dask.masking import shown
+
 VARIANTS = {
     "auto": {"similarity": "jaccard", "belonging": "cosine", "schedule": "direct"},
     "released": {"similarity": "jaccard", "belonging": "share", "schedule": "fixed"},
@@ -42,6 +45,9 @@ BLOCK_ROWS = 1 << 15
 
 FEWEST_BLOCK_ROWS = 1 << 13
 """However many problems share a block: in smaller ones, the calls a block and problem outweigh the cache."""
+
+MOST_COUNTED = 2**31 - 1
+"""Rows that a table of int32 can count: no two hyperedges share more samples than there are."""
 
 STATE_BYTES = 2 + 2 + 2 + 8
 """Bytes a sample and problem that assignment, the one before it, winner and margin take."""
@@ -74,10 +80,6 @@ USUAL_ADJUSTION = 4
 """Rounds of adjustion that most ensembles need."""
 
 
-class BudgetError(ValueError):
-    """What is asked for does not fit the memory allowed."""
-
-
 @dataclass(frozen=True)
 class Params:
     """What is to be computed; ``None`` for a knob means "as the variant has it"."""
@@ -101,17 +103,17 @@ class Params:
             if value is None and name in VARIANTS["auto"]:
                 continue
             if value not in allowed:
-                raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, allowed))}")
+                raise InputError(f"{name}={value!r}: expected one of {', '.join(map(repr, allowed))}")
         for name, low in (("n_clusters", 1), ("tries", 1), ("restarts", 1), ("max_iter", 1)):
             _whole_number(name, getattr(self, name), low)
             object.__setattr__(self, name, int(getattr(self, name)))  # the solver of k-medoids takes no numpy integers
         if self.n_clusters > MAX_CLUSTERS:
-            raise ValueError(f"n_clusters={self.n_clusters}: at most {MAX_CLUSTERS} clusters are supported")
+            raise InputError(f"n_clusters={self.n_clusters}: at most {MAX_CLUSTERS} clusters are supported")
         if self.portfolio is None:
             single = self.init is not None or any(getattr(self, knob) is not None for knob in VARIANTS["auto"])
             object.__setattr__(self, "portfolio", self.variant == "auto" and not single)
         if self.portfolio and self.choose == "loss":
-            raise ValueError("choose='loss': losses of different kinds of belonging cannot be compared; name a variant")
+            raise InputError("choose='loss': losses of different kinds of belonging cannot be compared; name a variant")
         for knob, value in VARIANTS[self.variant].items():
             if getattr(self, knob) is None:
                 object.__setattr__(self, knob, value)
@@ -127,9 +129,9 @@ class Params:
 
     def _check_init(self, init: tuple[int, ...]) -> None:
         if len(init) != self.n_clusters or len(set(init)) != self.n_clusters:
-            raise ValueError(f"init={list(init)}: expected n_clusters={self.n_clusters} different hyperedge numbers")
+            raise InputError(f"init={list(init)}: expected n_clusters={self.n_clusters} different hyperedge numbers")
         if self.restarts != 1:
-            raise ValueError(f"restarts={self.restarts}: with init given there is one start; leave restarts at 1")
+            raise InputError(f"restarts={self.restarts}: with init given there is one start; leave restarts at 1")
         object.__setattr__(self, "init", init)
 
 
@@ -144,26 +146,26 @@ def settings_told(identity: Mapping[str, Any]) -> dict[str, Any]:
 
 def _whole_number(name: str, value: Any, low: int | None) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name}={value!r}: expected a whole number, got {type(value).__name__}")
+        raise InputTypeError(f"{name}={value!r}: expected a whole number, got {type(value).__name__}")
     if low is not None and value < low:
-        raise ValueError(f"{name}={value}: must be at least {low}")
+        raise InputError(f"{name}={value}: must be at least {low}")
 
 
 def check_fit(params: Params, n_samples: int, n_hyperedges: int | None = None) -> None:
     """Refuse numbers of clusters, hyperedges and samples that do not go together."""
     k = params.n_clusters
     if k > n_samples:
-        raise ValueError(f"n_clusters={k} > n_samples={n_samples}: ask for at most as many clusters as samples")
+        raise InputError(f"n_clusters={k} > n_samples={n_samples}: ask for at most as many clusters as samples")
     if n_hyperedges is None:
         return
     if k > n_hyperedges:
-        raise ValueError(
+        raise InputError(
             f"n_clusters={k} > n_hyperedges={n_hyperedges} (base clusters of all members together): "
             "ask for fewer clusters or bring finer base clusterings"
         )
     for number in params.init or ():
         if not 0 <= number < n_hyperedges:
-            raise ValueError(f"init: hyperedge {number} is not one of 0..{n_hyperedges - 1}")
+            raise InputError(f"init: hyperedge {number} is not one of 0..{n_hyperedges - 1}")
 
 
 def next_target(schedule: str, n: int, k: int, assigned: int, assigned_at_start: int) -> int:
@@ -268,7 +270,7 @@ def make_budget(
         block_rows = min(
             shape.read_rows or BLOCK_ROWS, max(FEWEST_BLOCK_ROWS, 4 * BLOCK_ROWS // len(clusters)), shape.n_samples
         )
-    block_rows = max(1, min(block_rows, shape.n_samples))
+    block_rows = max(1, min(block_rows, shape.n_samples, MOST_COUNTED))
     columns = sum(clusters) + 12
     window = ceil(WIDEST_WINDOW * (shape.row_bytes + 8)) if shape.read_rows else 0
     state = (STATE_BYTES + window) * len(clusters)
@@ -447,13 +449,18 @@ def parse_clusters(wanted: Any) -> list[int]:
     try:
         if isinstance(wanted, str) and ".." in wanted:
             first, last = (int(part) for part in wanted.split(".."))
+            if last - first >= MAX_CLUSTERS:
+                count = last - first + 1
+                raise InputError(f"{shown(wanted)}: {count:,} numbers of clusters, expected at most {MAX_CLUSTERS:,}")
             ks = list(range(first, last + 1))
         else:
             parts = wanted.split(",") if isinstance(wanted, str) else wanted if isinstance(wanted, list) else [wanted]
             ks = [int(part) for part in parts if isinstance(part, int | str) and not isinstance(part, bool)]
             ks = ks if len(ks) == len(parts) else []
+    except InputError:
+        raise
     except ValueError:
         ks = []
     if not ks:
-        raise ValueError(f"{wanted!r} is neither a number (10) nor a list (5,8,10) nor a range (2..15)")
+        raise InputError(f"{shown(wanted)} is neither a number (10) nor a list (5,8,10) nor a range (2..15)")
     return ks

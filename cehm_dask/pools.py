@@ -14,6 +14,7 @@ from zipfile import BadZipFile, is_zipfile
 import numpy as np
 from numpy.typing import NDArray
 
+from cehm_dask.errors import InputError, NotFoundError
 from cehm_dask.labels import as_labels
 from cehm_dask.scoring import encoded
 
@@ -54,7 +55,7 @@ class Pool:
         """Refuse to draw more members than there are, or none."""
         there = self.labels.shape[1]
         if not 1 <= n_members <= there:
-            raise ValueError(f"{self.path}: pool_members={n_members}, the pool has {there}: ask for 1 to {there}")
+            raise InputError(f"{self.path}: pool_members={n_members}, the pool has {there}: ask for 1 to {there}")
 
     def draw(self, n_members: int, seed: int) -> NDArray[Any]:
         """Labels by some of the members, drawn without replacement, in the order of the pool."""
@@ -66,9 +67,9 @@ class Pool:
 def arrays_of(path: Path) -> Any:
     """The arrays of a ``.npz`` file, not read yet."""
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file; give the path of a .npz file")
+        raise NotFoundError(f"{path}: no such file; give the path of a .npz file")
     if not is_zipfile(path):
-        raise ValueError(f"{path} cannot be read as .npz: write it with numpy.savez")
+        raise InputError(f"{path} cannot be read as .npz: write it with numpy.savez")
     return np.load(path, allow_pickle=False)
 
 
@@ -76,28 +77,28 @@ def read_pool(path: Path) -> Pool:
     """A pool from a ``.npz`` file with labels (n × members) and y (n), checked."""
     with arrays_of(path) as arrays:
         if not {"labels", "y"} <= set(arrays):
-            raise ValueError(f"{path} holds {', '.join(sorted(arrays)) or 'nothing'}: {REMEDY}")
+            raise InputError(f"{path} holds {', '.join(sorted(arrays)) or 'nothing'}: {REMEDY}")
         try:
             labels, y = arrays["labels"], arrays["y"]
         except (ValueError, BadZipFile) as error:  # objects, which are not loaded, or bytes that were changed
-            raise ValueError(f"{path}: labels or y is no array of numbers or texts: {REMEDY}") from error
+            raise InputError(f"{path}: labels or y is no array of numbers or texts: {REMEDY}") from error
     if labels.ndim != 2 or y.shape != labels.shape[:1]:
-        raise ValueError(f"{path}: labels has shape {labels.shape} and y {y.shape}: expected n × members and n")
+        raise InputError(f"{path}: labels has shape {labels.shape} and y {y.shape}: expected n × members and n")
     try:
         as_labels(labels)
         classes, places = encoded(y, 0)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise InputError(f"{path}: {error}") from error
     if len(classes) < FEWEST_CLASSES:
-        raise ValueError(f"{path}: y has {len(classes)} classes: at least {FEWEST_CLASSES} are needed to score by")
+        raise InputError(f"{path}: y has {len(classes)} classes: at least {FEWEST_CLASSES} are needed to score by")
     return Pool(path, labels, places)
 
 
 def pool_files(folder: Path) -> list[Path]:
     """The pools of a folder, by name."""
     if not folder.is_dir():
-        raise FileNotFoundError(f"pools {folder}: no such folder; name one that holds .npz files with labels and y")
+        raise NotFoundError(f"pools {folder}: no such folder; name one that holds .npz files with labels and y")
     found = sorted(folder.glob("*.npz"))
     if not found:
-        raise ValueError(f"pools {folder}: no .npz file is there; {REMEDY}")
+        raise InputError(f"pools {folder}: no .npz file is there; {REMEDY}")
     return found

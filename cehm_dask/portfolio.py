@@ -4,9 +4,10 @@ Above the small tables, below the consensus. No single start and belonging is ri
 taken to the end and compared. They compete on rows in the coordinator's memory, all of them or a seeded sample; the
 one that is kept then runs over all rows (:mod:`cehm_dask.consensus`), so a competition costs no sweep.
 
-A candidate is a start and a belonging. Starts: the k-medoids of the paper, without their overlaps, and three spectral
+A candidate is a start and a belonging. Starts: the k-medoids of the paper, without their overlaps; three spectral
 partitions of the rows, which differ in how hyperedges are linked: not at all, by common neighbours, or weighted by how
-far the members respect them. Each is adjusted until nothing moves and repaired until it has k clusters.
+far the members respect them; and groups of hyperedges that random walks leave alike. Each is adjusted until nothing
+moves and repaired until it has k clusters.
 
 The candidate with the largest 2τ + evenness is kept (:mod:`cehm_dask.belonging`). Either alone is one-sided: τ prefers
 clusters of different sizes, evenness clusters of equal size. Both come from the counts. ``docs/method.md`` tells how
@@ -14,23 +15,32 @@ the rule was found, and on which ensembles.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import squareform
 
 from cehm_dask import kernels
 from cehm_dask.belonging import Floats, Int, evenness, tau, weights_of
 from cehm_dask.evaluation import agreement, explained, nmi
 from cehm_dask.intersections import Hyperedges, hyperedges_of
 from cehm_dask.labels import Codes, Labels
+from cehm_dask.machine import one_thread
 from cehm_dask.medoids import medoids
 from cehm_dask.plan import COMPETING_BYTES, COMPETING_ROWS, Params
 from cehm_dask.points import centres_by_k_means, nearest, unit_points
-from cehm_dask.spectral import leading_vectors, linked, local_weights, refined, weighted_connected_triples
+from cehm_dask.spectral import (
+    leading_vectors,
+    likeness_of_walks,
+    linked,
+    local_weights,
+    refined,
+    weighted_connected_triples,
+)
 from cehm_dask.split import Split, best_split, found_in, split_weights
 
 Assignment = NDArray[np.int16]
@@ -38,15 +48,23 @@ Assignment = NDArray[np.int16]
 POINTS = 1 << 12
 """Rows that a spectral start looks for centres among; adjustion makes up for what more of them would give."""
 
-SPECTRAL = {"spectral": ("cosine",), "links": ("cosine", "tau"), "local": ("cosine",)}
-"""Spectral starts and the belongings they are tried with: the bipartite graph of samples and hyperedges cut as in
-U-SENC; the same with hyperedges linked by common neighbours, as in WCT; or weighted by how far members respect them, as
-in LWGP."""
+BELONGINGS = {
+    "medoids": ("cosine", "tau"),
+    "spectral": ("cosine",),
+    "links": ("cosine", "kmeans"),
+    "local": ("cosine",),
+    "walks": ("kmeans",),
+}
+"""Starts and the belongings they are tried with. Spectral: the bipartite graph of samples and hyperedges cut as in
+U-SENC; links: the same with hyperedges linked by common neighbours, as in WCT; local: or weighted by how far members
+respect them, as in LWGP. Walks: hyperedges grouped by their random walks, which are ECPCS's, and average linkage."""
+
+MOST_JUDGED = 1 << 12
+"""Hyperedges that candidates compete on: those of some members, where there are more. Medoids, spectra and linkage are
+quadratic or worse in their number."""
 
 TAU_WEIGHT = 2.0
 """Of τ against evenness in the choice; anything from 1.5 to 3 serves alike on the ensembles it was looked for on."""
-
-_blas = ThreadpoolController()
 
 
 @dataclass(frozen=True)
@@ -122,14 +140,24 @@ class Rows:
     """Label rows in memory, as an ensemble of their own: rows without any label are left out."""
 
     def __init__(self, labels: Labels, codes: Codes) -> None:
-        spoken = codes.any(axis=1) if labels.silent else None
-        self.codes = np.ascontiguousarray(codes if spoken is None or spoken.all() else codes[spoken])
+        self.labels = labels
+        self.spoken = codes.any(axis=1) if labels.silent else np.ones(len(codes), bool)
+        """Which of the rows given have a label."""
+        self.codes = np.ascontiguousarray(codes if self.spoken.all() else codes[self.spoken])
         self.offsets = labels.offsets
         table = np.zeros((labels.n_slots, labels.n_slots), np.int32)
         kernels.intersections(self.codes, self.offsets, table)
         whole = table.astype(np.int64)
         whole += np.triu(whole, 1).T
         self.hyperedges: Hyperedges = hyperedges_of(labels, whole, 0, len(self.codes))
+
+    def some_members(self, most: int, seed: int) -> "Rows":
+        """The same rows with as many of the members, drawn by the seed, as have so many hyperedges together."""
+        widths = np.bincount(self.hyperedges.members, minlength=self.hyperedges.n_members)
+        order = np.random.default_rng([seed, len(widths)]).permutation(len(widths))
+        chosen = np.sort(order[: max(1, np.searchsorted(np.cumsum(widths[order]), most, side="right"))])
+        names, slots = (tuple(known[j] for j in chosen) for known in (self.labels.names, self.labels.widths))
+        return Rows(replace(self.labels, widths=slots, names=names, values=None), self.codes[:, chosen])
 
     def assign(self, weights: Floats) -> Assignment:
         """Each row to the cluster it belongs to most."""
@@ -166,19 +194,27 @@ class Rows:
 
 def compete(rows: Rows, params: Params, seed: int) -> Competition:
     """Take every candidate to the end on the rows, and keep one."""
-    k = params.n_clusters
+    k, judged = params.n_clusters, rows
+    if rows.hyperedges.n_hyperedges > MOST_JUDGED:
+        some = rows.some_members(MOST_JUDGED, seed)
+        judged = some if some.hyperedges.n_hyperedges > k else rows
     found: list[tuple[Candidate, Assignment, Int]] = []
-    with _blas.limit(limits=1):  # how a library splits its products must not change a bit
-        for start, belonging, counts in _starts(rows, params, seed):
-            assignment, counts, repaired = _adjust(rows, counts, belonging, params.max_iter)
-            found.append((_judge(rows, start, belonging, counts, assignment, repaired), assignment, counts))
+    with one_thread():
+        for start, belonging, counts in _starts(judged, params, seed):
+            assignment, counts, repaired = _adjust(judged, counts, belonging, params.max_iter)
+            found.append((_judge(judged, start, belonging, counts, assignment, repaired), assignment, counts))
         pairs = [nmi(_contingency(found[i][1], found[j][1], k)) for i, j in combinations(range(len(found)), 2)]
     best = int(np.argmax([candidate.score for candidate, _, _ in found]))
-    kept = tuple(Candidate(**{**asdict(candidate), "kept": i == best}) for i, (candidate, _, _) in enumerate(found))
+    kept = tuple(replace(candidate, kept=i == best) for i, (candidate, _, _) in enumerate(found))
+    counts = found[best][2]
+    if judged is not rows:
+        everywhere = np.full(len(rows.codes), -1, np.int16)
+        everywhere[judged.spoken] = found[best][1]
+        counts = rows.count(everywhere, k)
     spread = np.zeros((rows.hyperedges.n_slots, k), np.int64)
-    spread[rows.hyperedges.slots] = found[best][2]
+    spread[rows.hyperedges.slots] = counts
     stability = float(np.mean(pairs)) if pairs else 1.0
-    return Competition(kept, kept[best].belonging, spread, stability, len(rows.codes))
+    return Competition(kept, kept[best].belonging, spread, stability, len(judged.codes))
 
 
 def _starts(rows: Rows, params: Params, seed: int) -> Iterator[tuple[str, str, Int]]:
@@ -192,12 +228,13 @@ def _starts(rows: Rows, params: Params, seed: int) -> Iterator[tuple[str, str, I
     for number, chosen in enumerate(sets, 1):
         name = "medoids" if number == 1 else f"medoids {number}"
         counts = rows.count(_without_overlaps(rows, chosen, k), k)
-        yield name, "cosine", counts
-        yield name, "tau", counts
+        for belonging in BELONGINGS["medoids"]:
+            yield name, belonging, counts
     if 1 < k < min(edges.n_hyperedges, len(rows.codes)):  # else no start differs from another
-        for name, belongings in SPECTRAL.items():
-            counts = rows.count(_spectral(rows, name, k, seed), k)
-            for belonging in belongings:
+        for name in ("spectral", "links", "local", "walks"):
+            found = _walks(rows, k) if name == "walks" else _spectral(rows, name, k, seed)
+            counts = rows.count(found, k)
+            for belonging in BELONGINGS[name]:
                 yield name, belonging, counts
 
 
@@ -228,6 +265,21 @@ def _spectral(rows: Rows, name: str, k: int, seed: int) -> Assignment:
         some = np.sort(rng.choice(len(some), POINTS, replace=False))
     centres = centres_by_k_means(np.ascontiguousarray(points[:, some]), k, int(rng.integers(2**31)))
     return (nearest(points, centres[None])[:, 0].astype(np.int64) - 1).astype(np.int16)
+
+
+def _walks(rows: Rows, k: int) -> Assignment:
+    """Each row to the group of hyperedges that holds most of its own."""
+    likeness = likeness_of_walks(rows.hyperedges, max(WALK_VECTORS, 4 * k))
+    distances = np.clip(1.0 - (likeness + likeness.T) / 2.0, 0.0, None)
+    np.fill_diagonal(distances, 0.0)
+    groups = fcluster(linkage(squareform(distances, checks=False), "average"), k, "maxclust") - 1
+    inside = np.zeros((len(groups), k))
+    inside[np.arange(len(groups)), groups] = 1.0
+    return np.asarray(rows.points(inside).argmax(axis=1), np.int16)
+
+
+WALK_VECTORS = 64
+"""Least number of eigenvectors that trajectories are made of."""
 
 
 DIRECT = 400

@@ -16,10 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask import export
+from cehm_dask.arrays import is_store
+from cehm_dask.attributes import format_of
 from cehm_dask.cluster_ensemble import ClusterEnsemble
+from cehm_dask.errors import InputError, StoreError
 from cehm_dask.estimator import CEHM
-from cehm_dask.files import StoreError, exists
-from cehm_dask.store import format_of, is_store, write_prediction
+from cehm_dask.model_store import check_new, write_prediction
 
 Blocks = Iterator[tuple[NDArray[np.int16], NDArray[np.float64]]]
 
@@ -60,8 +62,7 @@ def predict(
     """
     place = os.fspath(output)
     if is_store(place):
-        if exists(place) and not overwrite:
-            raise StoreError(f"output {place} exists: choose another name, or pass --overwrite")
+        check_new(place, "prediction", overwrite=overwrite)
     else:
         export.check_path(Path(place), overwrite=overwrite)
     with ExitStack() as files:
@@ -74,7 +75,7 @@ def predict(
             count += len(block.labels)
             report("predicted", len(block.labels))
         if not count:
-            raise ValueError("n_samples=0: there are no new rows")
+            raise InputError("n_samples=0: there are no new rows")
         for file in held:
             file.flush()
         labels, margin, confidence = (np.memmap(file, kind, "r") for file, kind in zip(held, kinds, strict=True))

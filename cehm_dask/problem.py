@@ -55,6 +55,8 @@ class Problem:
     table: int = 0
     """Weights taken up."""
     losses: list[float] = field(default_factory=list)
+    loss_fractions: list[float] = field(default_factory=list)
+    """The same as shares of the largest that is possible, which keep their digits whatever n is."""
     growth: list[int] = field(default_factory=list)
     """Samples assigned after the start and after each diffusion round."""
     moves: list[int] = field(default_factory=list)
@@ -71,6 +73,8 @@ class Problem:
     weights: NDArray[np.float64] | None = None
     """W of the round to come, a row a slot; set by the stage."""
     previous: tuple[NDArray[np.float64], Cut] | None = None
+    _began: tuple[NDArray[np.float64], Cut] | None = None
+    """How the assignment was made that a round of two steps began with."""
     _counts_at_guess: Int | None = None
     _kept: Window | None = None
 
@@ -132,12 +136,12 @@ class Problem:
         """An order for the round to come, with the weights set last."""
         assert self.weights is not None
         place = (self.number, self.params.n_clusters, self.step + 1, self.table)
-        return Order(*place, self.weights, self.previous, **wishes)
+        return Order(*place, self.weights, self.previous, self._began, **wishes)
 
     def foretold(self, answer: Answer, cut: Cut, kept: Window) -> None:
         """The blocks have assigned what lies above a window and kept the labels of what lies inside."""
         self._kept = kept
-        self._counts_at_guess = self.counts
+        self._began, self._counts_at_guess = self.previous, self.counts
         self._take(answer, cut)
 
     def foresaw(self, order: Order) -> bool:
@@ -152,7 +156,7 @@ class Problem:
         self._kept = None
         before = self.counts if self._counts_at_guess is None else self._counts_at_guess
         self.counts_before, self.splits = (before, ()) if made is None else (made.counts, made.splits)
-        self._counts_at_guess = None
+        self._began = self._counts_at_guess = None
         self._take(answer, cut)
         self.assigned, self.moved, self.cut = answer.assigned, answer.moved, cut
         self.moves.append(answer.moved)
@@ -230,7 +234,7 @@ class Problem:
         self.previous = (self.weights, self.cut)
 
 
-PLAIN = ("assigned", "moved", "moves", "round", "losses", "growth", "converged", "adjusted")
+PLAIN = ("assigned", "moved", "moves", "round", "losses", "loss_fractions", "growth", "converged", "adjusted")
 """What a checkpoint holds as it is."""
 
 

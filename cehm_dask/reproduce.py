@@ -8,7 +8,6 @@ it stopped. The tables are made from the lines.
 
 import hashlib
 import json
-import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -25,16 +24,20 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from cehm_dask import rivals
-from cehm_dask.base_labels import k_range, label_all, make_labeller, plan_members
+from cehm_dask.base_labels import label_all, make_labeller
 from cehm_dask.compare import dunn
 from cehm_dask.consensus import ConsensusWarning
 from cehm_dask.engine import crew
+from cehm_dask.errors import InputError, NotFoundError
 from cehm_dask.estimator import CEHM
+from cehm_dask.export import no_formula
 from cehm_dask.features import FeatureWarning, as_features
+from cehm_dask.files import open_npy, whole, write_whole
 from cehm_dask.labels import Codes
+from cehm_dask.members import k_range, plan_members
 from cehm_dask.plan import Params
 from cehm_dask.pools import N_MEMBERS as POOL_MEMBERS
-from cehm_dask.pools import Pool, pool_files, read_pool
+from cehm_dask.pools import Pool, arrays_of, pool_files, read_pool
 
 PAPER_SETS = (
     "iris",
@@ -128,12 +131,12 @@ def load(name: str, data: Path | None) -> Dataset:
         X, y = getattr(datasets, f"load_{name}")(return_X_y=True)
         return Dataset(name, X, y)
     path = data / f"{name}.npz"
-    with np.load(path, allow_pickle=False) as arrays:
+    with arrays_of(path) as arrays:
         if not {"X", "y"} <= set(arrays):
-            raise ValueError(f"{path} holds {', '.join(sorted(arrays))}: expected X (n × d) and y (n)")
+            raise InputError(f"{path} holds {', '.join(sorted(arrays))}: expected X (n × d) and y (n)")
         X, y = arrays["X"], arrays["y"]
     if X.ndim != 2 or y.shape != X.shape[:1]:
-        raise ValueError(f"{path}: X has shape {X.shape} and y {y.shape}: expected n × d and n")
+        raise InputError(f"{path}: X has shape {X.shape} and y {y.shape}: expected n × d and n")
     return Dataset(name, X, np.unique(y, return_inverse=True)[1])
 
 
@@ -142,16 +145,16 @@ def available(data: Path | None, wanted: Sequence[str] = ()) -> list[str]:
     if data is None:
         there: Sequence[str] = BUNDLED
     elif not data.is_dir():
-        raise FileNotFoundError(f"data {data}: no such folder")
+        raise NotFoundError(f"data {data}: no such folder")
     else:
         there = sorted(path.stem for path in data.glob("*.npz"))
     missing = [name for name in wanted if name not in there]
     if missing:
         where = "with scikit-learn" if data is None else f"in {data}"
-        raise ValueError(f"sets {', '.join(missing)} are not {where}: there are {', '.join(there) or 'none'}")
+        raise InputError(f"sets {', '.join(missing)} are not {where}: there are {', '.join(there) or 'none'}")
     chosen = list(wanted) or [name for name in (BUNDLED if data is None else PAPER_SETS) if name in there]
     if not chosen:
-        raise ValueError(f"data {data}: none of the paper's sets is there; expected files such as {PAPER_SETS[0]}.npz")
+        raise InputError(f"data {data}: none of the paper's sets is there; expected files such as {PAPER_SETS[0]}.npz")
     return chosen
 
 
@@ -172,11 +175,10 @@ def members(dataset: Dataset, scale: str, ensemble: int, folder: Path) -> NDArra
     path = folder / f"{dataset.name}-{scale}-{dataset.fingerprint}" / f"{ensemble:02d}.npy"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        half = path.with_suffix(f".{os.getpid()}.half")
-        with open(half, "wb") as file:
-            np.save(file, draw_members(dataset, scale, ensemble))
-        half.replace(path)
-    return np.asarray(np.load(path, allow_pickle=False))
+        drawn = draw_members(dataset, scale, ensemble)
+        with whole(path) as file:
+            np.save(file, drawn)
+    return np.array(open_npy(path, "members"))
 
 
 @dataclass(frozen=True)
@@ -383,10 +385,10 @@ def reproduce(
     for name, given, known in (("methods", methods, known_methods()), ("scale", scales, SCALES)):
         wrong = [one for one in given if one not in known]
         if wrong:
-            raise ValueError(f"{name}={', '.join(wrong)}: expected {', '.join(known)}")
+            raise InputError(f"{name}={', '.join(wrong)}: expected {', '.join(known)}")
     for name, number in (("ensembles", ensembles), ("draws", draws)):
         if number < 1:
-            raise ValueError(f"{name}={number}: must be at least 1")
+            raise InputError(f"{name}={number}: must be at least 1")
     origins = origins_of(data, sets, scales, ensembles, pools, draws, pool_members)
     prints = {origin: origin.fingerprint() for origin in origins}
     folder.mkdir(parents=True, exist_ok=True)
@@ -495,8 +497,12 @@ def write_tables(lines: pd.DataFrame, folder: Path) -> list[str]:
         for score in SCORES if len(own) else ():
             found, ranks = table_of(own, score), ranking(own, score)
             texts.append(markdown(found, score))
-            found.to_csv(folder / f"table_{score}{ending}.csv", index_label="set")
-            (folder / f"table_{score}{ending}.md").write_text(texts[-1])
-            ranks.to_csv(folder / f"ranks_{score}{ending}.csv", index_label="method")
-            (folder / f"ranks_{score}{ending}.md").write_text(ranking_markdown(ranks, score))
+            contents = {
+                f"table_{score}{ending}.csv": found.rename(index=no_formula).to_csv(index_label="set"),
+                f"table_{score}{ending}.md": texts[-1],
+                f"ranks_{score}{ending}.csv": ranks.to_csv(index_label="method"),
+                f"ranks_{score}{ending}.md": ranking_markdown(ranks, score),
+            }
+            for name, content in contents.items():
+                write_whole(str(folder / name), content.encode())
     return texts

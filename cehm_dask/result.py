@@ -10,13 +10,15 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from cehm_dask.consensus_store import ResultWriter
 from cehm_dask.engine import Run
 from cehm_dask.rounds import Harvest, Order, harvest_blocks
-from cehm_dask.store import ResultWriter
 
 MARGIN_BINS = 50
 SHARE_UNIT = 2**32
 """Margins are summed as whole multiples of 1/2³²: whole numbers add up alike in any order."""
+SUMMED_ROWS = 1 << 16
+"""Rows summed in one go; the halves of their units stay far below 2⁶⁴."""
 
 
 def gather(run: Run, order: Order) -> Harvest:
@@ -39,18 +41,27 @@ def fill(run: Run, order: Order, found: Harvest) -> int:
 
 
 def margin_units(margin: NDArray[np.float64], belonging: str | None) -> int:
-    """Sum of margins in whole units; margins of plain counts are whole as they are."""
+    """Sum of margins in whole units; margins of plain counts are whole as they are.
+
+    Exact whatever the number of rows: thirty members that all agree on 8·10⁷ rows are more units than int64 holds, so
+    blocks are summed in two halves of 32 bits, and the blocks in Python's own integers.
+    """
     unit = 1 if belonging == "count" else SHARE_UNIT
-    return int(np.rint(margin * unit).astype(np.int64).sum())
+    total = 0
+    for start in range(0, len(margin), SUMMED_ROWS):
+        units = np.rint(margin[start : start + SUMMED_ROWS] * unit).astype(np.uint64)
+        total += (int((units >> np.uint64(32)).sum()) << 32) + int((units & np.uint64(2**32 - 1)).sum())
+    return total
 
 
-Written = tuple[NDArray[np.int64], int]
-"""Histogram of the margins by cluster, and their sum in whole units."""
+Written = tuple[NDArray[np.int64], int, dict[str, str]]
+"""Histogram of the margins by cluster, their sum in whole units, and the digests of the chunks."""
 
 
 def write_run(run: Run, order: Order, writer: ResultWriter, n_members: int, belonging: str) -> Written:
     """Write a run's labels, margins and confidences chunk by chunk."""
     histogram, units = np.zeros((order.clusters, MARGIN_BINS), np.int64), 0
+    digests: dict[str, str] = {}
     held: list[Harvest] = []
     start, rows = run.first_row, 0
     for _, found in harvest_blocks(run, order):
@@ -59,24 +70,32 @@ def write_run(run: Run, order: Order, writer: ResultWriter, n_members: int, belo
         rows += len(found.labels)
         # Blocks divide the chunks of the store they are read from, and those the chunks of the result.
         if rows == min(writer.chunk_rows, run.last_row - start):
-            histogram += write_chunk(writer, start, join(held), n_members, order.clusters)
+            counts, written = write_chunk(writer, start, join(held), n_members, order.clusters)
+            histogram += counts
+            digests |= written
             start, rows, held = start + rows, 0, []
-    return histogram, units
+    return histogram, units, digests
 
 
-def write_chunk(writer: ResultWriter, start: int, found: Harvest, n_members: int, clusters: int) -> NDArray[np.int64]:
-    """Write rows from the start of a chunk on, margins as a share of the members; the histogram of their margins."""
+def write_chunk(
+    writer: ResultWriter, start: int, found: Harvest, n_members: int, clusters: int
+) -> tuple[NDArray[np.int64], dict[str, str]]:
+    """Write rows from the start of a chunk on, margins as a share of the members.
+
+    Returns the histogram of their margins and the digests of what was written.
+    """
     margin = found.margin / n_members
-    writer.write(start, found.labels, margin, found.confidence)
+    digests = writer.write(start, found.labels, margin, found.confidence)
     spoken = found.labels >= 0
     bins = np.clip((margin[spoken] * MARGIN_BINS).astype(np.int64), 0, MARGIN_BINS - 1)
     counts = np.bincount(found.labels[spoken] * np.int64(MARGIN_BINS) + bins, minlength=clusters * MARGIN_BINS)
-    return counts.reshape(clusters, MARGIN_BINS)
+    return counts.reshape(clusters, MARGIN_BINS), digests
 
 
 def add_written(parts: Sequence[Written]) -> Written:
     """What several runs have written, together."""
-    return np.sum([histogram for histogram, _ in parts], axis=0), sum(units for _, units in parts)
+    histograms, units, digests = zip(*parts, strict=True)
+    return np.sum(histograms, axis=0), sum(units), {key: own[key] for own in digests for key in own}
 
 
 LastRows = tuple[NDArray[np.int64], list[list[tuple[int, NDArray[np.int64]]]]]

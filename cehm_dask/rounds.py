@@ -93,6 +93,8 @@ class Order:
     """W, a row a slot."""
     previous: tuple[NDArray[np.float64], Cut] | None
     """How the assignment it starts from was made; None where nothing was assigned yet."""
+    began: tuple[NDArray[np.float64], Cut] | None = None
+    """How the assignment was made that the round began with, where this order is the second step of a round."""
     pilot: bool = False
     """Wanted: the histogram from ``floor`` on, of a sample of rows only."""
     floor: int | None = None
@@ -253,8 +255,10 @@ def advance(run: Run, orders: Sequence[Order]) -> list[Answer]:
             _apply_kept(run, order, state, answer)
         return answers
     plan = Plan(orders, states)
-    for order, state in zip(orders, states, strict=True):
+    for i, (order, state) in enumerate(zip(orders, states, strict=True)):
         state.step = state.table = -1  # valid again only when every block went through
+        if i in plan.reset:
+            state.kept = state.before = None  # of another round
         if order.keep is not None:
             state.kept, state.before = Kept(order.keep), np.empty(run.n_rows, np.int16)
     for block in run.blocks():
@@ -269,15 +273,8 @@ def advance(run: Run, orders: Sequence[Order]) -> list[Answer]:
         if order.cut is not None:
             state.assigned = answer.assigned
         if order.cut is not None and order.keep is None:
-            _end_round(state, answer)
+            state.kept = state.before = None  # the round is over
     return answers
-
-
-def _end_round(state: State, answer: Answer) -> None:
-    """Count what the whole round moved, where it took two steps, and let go of what only they needed."""
-    if state.before is not None:
-        answer.moved = int(np.count_nonzero(state.assignment != state.before))
-    state.kept = state.before = None
 
 
 def _known(order: Order, state: State) -> bool:
@@ -292,7 +289,8 @@ def _apply_kept(run: Run, order: Order, state: State, answer: Answer) -> None:
     assert order.cut is not None
     state.step = -1
     answer.assigned = state.assigned = state.assigned + state.kept.apply(run, state, order.cut, answer.delta)
-    _end_round(state, answer)
+    answer.moved = int(np.count_nonzero(state.assignment != state.before))
+    state.kept = state.before = None
     state.step = order.step
 
 
@@ -338,6 +336,8 @@ class Plan:
         self._orders = orders
         self._stacks: dict[tuple[int, ...], Stack] = {}
         self.past = Stack([orders[i].previous[0] for i in self.rebuild]) if self.rebuild else None  # type: ignore[index]
+        self.begun = [i for i in self.rebuild if orders[i].began is not None]
+        self.origin = Stack([orders[i].began[0] for i in self.begun]) if self.begun else None  # type: ignore[index]
 
     def present(self, chosen: Sequence[int]) -> Stack:
         """The weights of this round, of some problems."""
@@ -373,6 +373,17 @@ def _advance_block(
             start = np.where(block.codes.any(axis=1), kernels.UNASSIGNED, kernels.SILENT)
         for i in plan.reset:
             states[i].assignment[rows] = start
+    if plan.origin is not None:
+        # What the whole round moves is counted from the assignment it began with, not from that of its first step.
+        plan.origin.belonging(block.codes, offsets, [states[i] for i in plan.begun], rows)
+        for i in plan.begun:
+            state = states[i]
+            scratch = np.zeros((run.n_slots, orders[i].clusters), np.int64)
+            _apply(block, rows, offsets, state, orders[i].began[1], scratch)  # type: ignore[index]
+            if state.before is None:
+                state.before = np.empty_like(state.assignment)
+            state.before[rows] = state.assignment[rows]
+            state.assignment[rows] = start
     if plan.past is not None:
         plan.past.belonging(block.codes, offsets, [states[i] for i in plan.rebuild], rows)
         for i in plan.rebuild:
@@ -399,6 +410,8 @@ def _advance_block(
             state.kept.add(block, rows, state.margin[rows].view(np.uint64), spoken)
         if order.cut is not None:
             assigned, moved = _apply(block, rows, offsets, state, order.cut, answer.delta)
+            if order.keep is None and state.before is not None:
+                moved = int(np.count_nonzero(state.assignment[rows] != state.before[rows]))
             answer.assigned += assigned
             answer.moved += moved
 

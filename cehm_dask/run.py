@@ -12,7 +12,7 @@ import json
 import logging
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,22 +22,15 @@ from typing import Any
 import yaml
 
 from cehm_dask import __version__, export
+from cehm_dask.attributes import read_facts
 from cehm_dask.base_labels import generate
 from cehm_dask.cluster import connect
+from cehm_dask.consensus_store import open_consensus
+from cehm_dask.directory import Directory
+from cehm_dask.ensemble_store import open_ensemble
+from cehm_dask.errors import InputError, StoreError
 from cehm_dask.estimator import CEHM
-from cehm_dask.files import (
-    Lock,
-    StoreError,
-    absolute,
-    entries,
-    exists,
-    fingerprint,
-    is_url,
-    read_whole,
-    remove,
-    upload,
-    write_whole,
-)
+from cehm_dask.files import absolute, exists, fingerprint, is_url, read_whole, remove, upload, write_whole
 from cehm_dask.ingest import ingest
 from cehm_dask.inputs import (
     budget_for,
@@ -50,17 +43,15 @@ from cehm_dask.inputs import (
     shape_of,
 )
 from cehm_dask.job import Where, machine_of
-from cehm_dask.recipe import Recipe
+from cehm_dask.masking import mask_error
+from cehm_dask.outputs import OUTPUTS, fault_of, is_fresh, record_of
+from cehm_dask.recipe_model import Recipe
 from cehm_dask.report import write_report
 from cehm_dask.scoring import evaluate
-from cehm_dask.store import open_consensus, open_ensemble, read_facts
 
 log = logging.getLogger(__name__)
 
 STAGES = ("ensemble", "consensus", "evaluate", "export", "report")
-STATE = "run.json"
-FORMAT = "cehm run"
-VERSION = 1
 
 
 class Watch:
@@ -149,109 +140,16 @@ def run(
     watch : Watch, optional
     """
     if until not in STAGES:
-        raise ValueError(f"until={until!r}: expected one of {', '.join(STAGES)}")
+        raise InputError(f"until={until!r}: expected one of {', '.join(STAGES)}")
     recipe = recipe.on((date or datetime.date.today()).isoformat())
     directory = Directory(absolute(recipe.output).rstrip("/"))
     directory.check()
     try:
-        with directory.locked(), directory.logged(recipe), ExitStack() as stack:
+        with directory.locked(), directory.logged(), ExitStack() as stack:
             return _Run(recipe, directory, cluster or recipe.cluster, watch or Watch(), stack).go(until, overwrite)
     except Exception as error:
-        _mask(error, recipe)
+        mask_error(error)
         raise
-
-
-def _mask(error: Exception, recipe: Recipe) -> None:
-    """Take values from the environment out of an error: what is shown may end in somebody's log."""
-    error.args = tuple(recipe.masked(part) if isinstance(part, str) else part for part in error.args)
-    if isinstance(error, OSError) and isinstance(error.filename, str):
-        error.filename = recipe.masked(error.filename)
-
-
-@dataclass(frozen=True)
-class Directory:
-    """A run directory: names, state, lock and log."""
-
-    url: str
-
-    def path(self, name: str) -> str:
-        return f"{self.url}/{name}"
-
-    def check(self) -> None:
-        """Refuse a folder that is somebody else's, before anything is written."""
-        if Path(self.url).is_file():
-            raise StoreError(f"output {self.url} is a file: choose another name for the run directory")
-        if self.read() is None and entries(self.url):
-            raise StoreError(
-                f"output {self.url} holds other things and is no run directory (it has no {STATE}): "
-                "choose another name, or an empty folder"
-            )
-
-    def read(self) -> dict[str, Any] | None:
-        """The state of the run that is there."""
-        content = read_whole(self.path(STATE))
-        if content is None:
-            return None
-        try:
-            state = json.loads(content)
-            found = state["format"], state["version"]
-        except (ValueError, TypeError, KeyError) as error:
-            raise StoreError(f"{self.path(STATE)} is damaged ({error}): remove the run directory") from error
-        if found != (FORMAT, VERSION):
-            raise StoreError(f"{self.path(STATE)} holds {found}, expected {(FORMAT, VERSION)}: choose another output")
-        return dict(state)
-
-    def write(self, state: dict[str, Any]) -> None:
-        write_whole(self.path(STATE), json.dumps({"format": FORMAT, "version": VERSION, **state}, indent=1).encode())
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """One writer: a second run of the same directory is refused."""
-        lock = Lock(self.url)
-        lock.take()
-        try:
-            yield
-        finally:
-            lock.release()
-
-    @contextmanager
-    def logged(self, recipe: Recipe) -> Iterator[None]:
-        """What the package logs goes to run.log too."""
-        handler = _LogFile(self.path("run.log"), recipe)
-        package = logging.getLogger("cehm_dask")
-        before = package.level
-        package.addHandler(handler)
-        package.setLevel(min(before or logging.INFO, logging.INFO))
-        try:
-            yield
-        finally:
-            package.removeHandler(handler)
-            package.setLevel(before)
-            handler.close()
-
-
-class _LogFile(logging.Handler):
-    """run.log, without values from the environment; in an object store it is put there when the run ends."""
-
-    def __init__(self, url: str, recipe: Recipe) -> None:
-        super().__init__(logging.INFO)
-        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-        self._url, self._recipe = url, recipe
-        self._remote = is_url(url)
-        self._lines: list[str] = [(read_whole(url) or b"").decode()] if self._remote else []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        line = self._recipe.masked(self.format(record)) + "\n"
-        if self._remote:
-            self._lines.append(line)
-            return
-        with open(self._url, "a", encoding="utf-8") as file:
-            file.write(line)
-
-    def close(self) -> None:
-        if self._remote:
-            write_whole(self._url, "".join(self._lines).encode())
-        super().close()
 
 
 class _Run:
@@ -302,6 +200,8 @@ class _Run:
     def _write_recipe(self) -> None:
         text = yaml.safe_dump(self.recipe.written(), sort_keys=False, allow_unicode=True)
         write_whole(self._path("recipe.yaml"), f"# As run by cehm {__version__}\n{text}".encode())
+        self.state["recipe"] = {"recipe.yaml": record_of(self._path("recipe.yaml"))}
+        self.directory.write(self.state)
 
     # --- what all stages share ---------------------------------------------------------------------------------
 
@@ -309,7 +209,7 @@ class _Run:
         self,
         stage: str,
         settings: Any,
-        whole: Callable[[], bool],
+        output: str,
         make: Callable[[bool], Any],
         what: str,
     ) -> None:
@@ -320,8 +220,8 @@ class _Run:
         stage : str
         settings : plain values
             All that the result depends on.
-        whole : callable
-            Whether the result is there and whole.
+        output : str
+            Name of what it writes into the run directory.
         make : callable (bool)
             Makes it; told whether what is there is a beginning of the same.
         what : str
@@ -330,9 +230,11 @@ class _Run:
         wanted = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16).hexdigest()
         before = self.state["stages"].get(stage, {})
         same = before.get("fingerprint") == wanted
-        if same and whole():
-            if before["state"] != "done":  # cut off between the last byte and the note of it
-                self._note(stage, wanted, "done", before.get("seconds", 0.0))
+        fault = self._fault(before, output) if same else None
+        if same and fault is None:
+            if before["state"] != "done" or not is_fresh(self._path(output), before.get(OUTPUTS, {}).get(output)):
+                # Cut off between the last byte and the note of it, noted by an earlier version, or moved since.
+                self._note(stage, wanted, "done", before.get("seconds", 0.0), output)
             self.became[stage] = "skipped"
             self._log(stage, "done before, with the same settings and data")
             self.watch.left_out(stage, "done before")
@@ -344,8 +246,14 @@ class _Run:
                 "because the run directory is this recipe's",
             )
             self._clear(stage)
+        elif same and before["state"] == "done":
+            self._log(stage, f"made anew, because {fault}")
+            self._clear(stage)
+            before, same = {}, False
         elif same:
             self._log(stage, f"goes on where it stopped ({before['state']})")
+            if not output.endswith(".zarr"):  # only stores can be gone on with
+                remove(self._path(output))
         self._log(stage, f"begins, {what}")
         self.watch.begins(stage, what)
         began = perf_counter()
@@ -356,20 +264,35 @@ class _Run:
         except BaseException as error:
             state = "interrupted" if isinstance(error, KeyboardInterrupt | SystemExit) else "failed"
             self._log(stage, f"{state} ({error or type(error).__name__})")
-            self._note(stage, wanted, state, spent + perf_counter() - began)
+            with suppress(OSError):  # where the disk is full, the stage stays "running" and is resumed all the same
+                self._note(stage, wanted, state, spent + perf_counter() - began)
             raise
         seconds = perf_counter() - began
-        self._note(stage, wanted, "done", spent + seconds)
+        self._note(stage, wanted, "done", spent + seconds, output)
         self.became[stage] = "done"
         self._log(stage, f"done in {seconds:.2f} s")
         self.watch.ended(stage, seconds)
 
     def _log(self, stage: str, text: str) -> None:
-        log.info("%s: %s", stage, self.recipe.masked(text), extra={"stage": stage})
+        log.info("%s: %s", stage, text, extra={"stage": stage})
 
-    def _note(self, stage: str, wanted: str | None, state: str, seconds: float) -> None:
-        self.state["stages"][stage] = {"fingerprint": wanted, "state": state, "seconds": round(seconds, 3)}
+    def _note(self, stage: str, wanted: str | None, state: str, seconds: float, output: str | None = None) -> None:
+        note: dict[str, Any] = {"fingerprint": wanted, "state": state, "seconds": round(seconds, 3)}
+        if output is not None:
+            note[OUTPUTS] = {output: record_of(self._path(output))}
+        self.state["stages"][stage] = note
         self.directory.write(self.state)
+
+    def _fault(self, before: dict[str, Any], output: str) -> str | None:
+        """Why a stage must be done, or gone on with, although its settings are the same; None: its output is there."""
+        url = self._path(output)
+        if OUTPUTS in before:
+            record = before[OUTPUTS].get(output)
+            return f"{url} was not written" if record is None else fault_of(url, record)
+        if output.endswith(".zarr"):
+            return None if _complete(url) else f"{url} is missing or not whole"
+        # Without a record, a file counts only if an earlier version noted it as done.
+        return None if before["state"] == "done" and exists(url) else f"{url} is missing or not whole"
 
     def _clear(self, stage: str) -> None:
         """Remove what a stage made; noted first, so that a remainder is never taken for the whole."""
@@ -417,13 +340,12 @@ class _Run:
         settings: list[Any] = [of]
         if recipe.features is not None:
             settings += [recipe.scale, recipe.ensemble.model_dump(), recipe.consensus.k]
-        url = self._path("ensemble.zarr")
         make, what = (
             (self._generate, f"{recipe.ensemble.members} base clusterings")
             if recipe.features is not None
             else (self._import, "base labels are read")
         )
-        self._do("ensemble", settings, lambda: _complete(url), make, what)
+        self._do("ensemble", settings, "ensemble.zarr", make, what)
 
     def _generate(self, resume: bool) -> None:
         recipe, wanted = self.recipe, self.recipe.ensemble
@@ -432,27 +354,37 @@ class _Run:
         machine = machine_of(Where(memory=recipe.memory, client=self.client))
         # What the consensus could not hold is refused before hours go into its members.
         budget_for(recipe, shape_of(features.n_samples, [plan.k + 1 for plan in plans]), machine)
-        generate(
-            features,
-            self._path("ensemble.zarr"),
-            plans,
-            wanted.seed,
-            overwrite=not resume,
-            memory=recipe.memory,
-            client=self.client,
-            report=self.watch.rows,
-            scale=recipe.scale,
-            impute=recipe.features.impute if recipe.features else None,
-            fit_rows=wanted.fit_rows,
-            full_lloyd=wanted.full_lloyd,
-        )
+
+        def make(overwrite: bool) -> None:
+            generate(
+                features,
+                self._path("ensemble.zarr"),
+                plans,
+                wanted.seed,
+                overwrite=overwrite,
+                memory=recipe.memory,
+                client=self.client,
+                report=self.watch.rows,
+                scale=recipe.scale,
+                impute=recipe.features.impute if recipe.features else None,
+                fit_rows=wanted.fit_rows,
+                full_lloyd=wanted.full_lloyd,
+            )
+
+        try:
+            make(overwrite=not resume)
+        except StoreError:
+            # Cut off before it said whose it is, or begun on other numbers: it is this run's, and no use to anybody.
+            if not resume or _complete(self._path("ensemble.zarr")):
+                raise
+            self._log("ensemble", "what was begun cannot be continued; it is made anew")
+            make(overwrite=True)
 
     def _import(self, _resume: bool) -> None:
         assert self.recipe.labels is not None
-        path = self.recipe.labels.path
-        source = self.recipe.masked(path)
         url = self._path("ensemble.zarr")
-        ingest(path, url, overwrite=True, leave_out=left_out(self.recipe), source=source, report=self.watch.rows)
+        left = left_out(self.recipe)
+        ingest(self.recipe.labels.path, url, overwrite=True, leave_out=left, report=self.watch.rows)
 
     # --- consensus ---------------------------------------------------------------------------------------------
 
@@ -477,7 +409,7 @@ class _Run:
                 progress=self.watch.progress,
             )
 
-        self._do("consensus", [ensemble.fingerprint, wanted.model_dump()], lambda: _complete(url), make, what)
+        self._do("consensus", [ensemble.fingerprint, wanted.model_dump()], "consensus.zarr", make, what)
 
     # --- what is made of it ------------------------------------------------------------------------------------
 
@@ -517,7 +449,7 @@ class _Run:
             write_whole(path, json.dumps(scores, indent=1).encode())
 
         what = "against the known classes" if truth else "from what the consensus recorded"
-        self._do("evaluate", [self._consensus_mark, self._truth_mark], lambda: exists(path), make, f"scores {what}")
+        self._do("evaluate", [self._consensus_mark, self._truth_mark], "scores.json", make, f"scores {what}")
 
     def _scores(self) -> dict[str, Any]:
         content = read_whole(self._path("scores.json")) if "evaluate" in self.became else None
@@ -536,18 +468,17 @@ class _Run:
             self._no_use("export", "the recipe asks for none")
             return
         name = f"labels.{self.recipe.export}"
-        url = self._path(name)
 
         def make(_resume: bool) -> None:
             stored = open_consensus(self._path("consensus.zarr"))
             with self._file(name) as file:
                 labels, margin, confidence = (stored.array(name) for name in ("labels", "margin", "confidence"))
                 export.write(file, labels, margin, confidence, row_ids(self.recipe))
+                stored.confirm()
 
-        self._do("export", [self._consensus_mark, name, self._ids_mark], lambda: exists(url), make, name)
+        self._do("export", [self._consensus_mark, name, self._ids_mark], name, make, name)
 
     def _report(self) -> None:
-        url = self._path("report.html")
         scores = self._scores()
 
         def make(_resume: bool) -> None:
@@ -563,7 +494,7 @@ class _Run:
                 )
 
         settings = [self._consensus_mark, scores, self._truth_mark, self._ids_mark]
-        self._do("report", settings, lambda: exists(url), make, "report.html")
+        self._do("report", settings, "report.html", make, "report.html")
 
 
 def _complete(url: str) -> bool:

@@ -18,14 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask import kernels
+from cehm_dask.arrays import is_store, open_array
+from cehm_dask.consensus_store import StoredConsensus, open_consensus
 from cehm_dask.engine import Engine, Run
+from cehm_dask.errors import InputError, NotFoundError, StoreError
 from cehm_dask.evaluation import scores
-from cehm_dask.files import StoreError, absolute, is_url
+from cehm_dask.files import absolute, is_url, open_npy
 from cehm_dask.job import Where, machine_of
 from cehm_dask.labels import Codes, Labels, Source, as_labels
 from cehm_dask.plan import MAX_CLUSTERS, make_budget
 from cehm_dask.rounds import EVERY_ROW
-from cehm_dask.store import StoredConsensus, is_store, open_array, open_consensus
+from cehm_dask.tables import Parquet, Table, is_table, open_table
 
 STEP_ROWS = 1 << 17
 """Rows counted in one go."""
@@ -94,7 +97,7 @@ def evaluate(
     )
     with Engine(labels, budget, client) as engine:
         engine.watch = watch
-        tally = engine.sweep("evaluate", _count, _add, absolute(stored.url), known)
+        tally = engine.sweep("evaluate", _count, _add, absolute(stored.url), stored.seal, known)
     return found | _scored(tally, labels, found)
 
 
@@ -113,16 +116,30 @@ class _Beside:
     ensemble: Source | None
     dtype: np.dtype[Any]
 
+    seal: str
+    """Of the consensus that was opened."""
+    checked = False
+
     @property
     def portable(self) -> bool:
         return self.ensemble is None or self.ensemble.portable
 
     @cached_property
+    def consensus(self) -> StoredConsensus:
+        return open_consensus(self.url, self.seal)
+
+    @cached_property
     def _labels(self) -> Any:
-        return open_consensus(self.url).array("labels")
+        return self.consensus.array("labels")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_labels"}
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+    def confirm(self) -> None:
+        """An error if the consensus, or the ensemble, has been replaced since it was opened."""
+        self.consensus.confirm()
+        if self.ensemble is not None:
+            self.ensemble.confirm()
 
     def read(self, start: int, stop: int) -> Codes:
         own = (np.asarray(self._labels[start:stop]).astype(np.int32) + 1).astype(self.dtype)[:, None]
@@ -135,13 +152,13 @@ def _side_by_side(stored: StoredConsensus, ensemble: Any) -> Labels:
     n_samples, width = stored.facts["n_samples"], stored.facts["n_clusters"] + 1
     chunk = int(stored.array("labels").chunks[0])
     if ensemble is None:
-        source = _Beside(absolute(stored.url), None, np.min_scalar_type(width))
+        source = _Beside(absolute(stored.url), None, np.min_scalar_type(width), stored.seal)
         return Labels(
             source, n_samples, (width,), True, ("consensus",), read_rows=chunk, itemsize=source.dtype.itemsize
         )
     members = as_labels(ensemble)
     if (members.n_samples, members.n_members) != (n_samples, stored.facts["n_members"]):
-        raise ValueError(
+        raise InputError(
             f"the ensemble has {members.n_samples} rows and {members.n_members} members, the consensus was made of "
             f"{n_samples} rows and {stored.facts['n_members']} members: give the ensemble it was made of"
         )
@@ -153,7 +170,7 @@ def _side_by_side(stored: StoredConsensus, ensemble: Any) -> Labels:
         )
     widths = (width, *members.widths)
     dtype = np.min_scalar_type(max(widths))
-    source = _Beside(absolute(stored.url), members.source, dtype)
+    source = _Beside(absolute(stored.url), members.source, dtype, stored.seal)
     names = ("consensus", *members.names)
     return replace(members, source=source, widths=widths, names=names, values=None, itemsize=dtype.itemsize)
 
@@ -194,13 +211,9 @@ class FileTruth:
 
     @cached_property
     def _array(self) -> Any:
-        array = (
-            np.load(self.path, mmap_mode="r", allow_pickle=False)
-            if self.path.endswith(".npy")
-            else open_array(self.path, "known classes")
-        )
+        array = open_npy(self.path, "truth") if self.path.endswith(".npy") else open_array(self.path, "known classes")
         if len(array.shape) != 1:
-            raise ValueError(f"truth {self.path} has shape {tuple(array.shape)}: expected one class a sample")
+            raise InputError(f"truth {self.path} has shape {tuple(array.shape)}: expected one class a sample")
         return array
 
     def __getstate__(self) -> dict[str, Any]:
@@ -216,36 +229,31 @@ class FileTruth:
 
 @dataclass(frozen=True, eq=False)
 class ParquetTruth:
-    """One column of a .parquet file, read by row groups."""
+    """One column of a .parquet file, read by row groups; opened where it is read."""
 
     path: str
     column: str
 
     @cached_property
-    def _edges(self) -> NDArray[np.int64]:
-        import pyarrow.parquet as pq
+    def _table(self) -> Parquet:
+        return Parquet(self.path)
 
-        facts = pq.ParquetFile(self.path).metadata
-        return np.cumsum([0, *(facts.row_group(i).num_rows for i in range(facts.num_row_groups))])
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "column": self.column}
 
     @property
     def n_rows(self) -> int:
-        return int(self._edges[-1])
+        return self._table.n_rows
 
     def read(self, start: int, stop: int) -> Any:
-        import pyarrow.parquet as pq
-
-        first, last = np.searchsorted(self._edges, [start, stop - 1], side="right") - 1
-        # A reader of its own: one is not safe to share between threads.
-        groups = pq.ParquetFile(self.path).read_row_groups(list(range(first, last + 1)), columns=[self.column])
-        return groups.column(0).slice(start - int(self._edges[first]), stop - start).to_pandas()
+        return self._table.rows(start, stop, [self.column]).column(0).to_pandas()
 
 
 def as_truth(truth: Any, n_samples: int, column: str | None = None) -> Truth:
     """Known classes in any accepted form; their number is checked before anything is counted."""
     known = _open(os.fspath(truth), column) if isinstance(truth, str | os.PathLike) else _held(truth)
     if known.n_rows != n_samples:
-        raise ValueError(
+        raise InputError(
             f"truth has {known.n_rows} rows, the consensus {n_samples}: give one class a sample, in the same order"
         )
     return known
@@ -255,59 +263,58 @@ def _held(truth: Any) -> Truth:
     if isinstance(truth, list | tuple):
         truth = np.asarray(truth)
     if len(truth.shape) != 1:
-        raise ValueError(f"truth has shape {tuple(truth.shape)}: expected one class a sample")
+        raise InputError(f"truth has shape {tuple(truth.shape)}: expected one class a sample")
     return ArrayTruth(truth.to_numpy() if hasattr(truth, "to_numpy") else truth)
 
 
 def _open(path: str, column: str | None) -> Truth:
-    if is_store(path) or is_url(path):
-        return FileTruth(absolute(path))
-    local = Path(path)
-    if local.suffix not in (".npy", ".csv", ".parquet"):
-        raise ValueError(f"truth {path}: expected a name that ends in .npy, .csv, .parquet or .zarr")
-    if not local.is_file():
-        raise FileNotFoundError(f"truth {path}: no such file")
-    if local.suffix == ".npy":
-        return FileTruth(absolute(path))
-    if local.suffix == ".parquet":
-        import pyarrow.parquet as pq
-
-        return ParquetTruth(absolute(path), _column(path, pq.ParquetFile(local).schema_arrow.names, column))
-    return _from_csv(local, column)
+    if not is_store(path) and is_table(path):
+        table = open_table(path, "truth")
+        name = _column(table, column)
+        return ParquetTruth(absolute(path), name) if isinstance(table, Parquet) else _from_csv(table, name)
+    if not is_store(path) and not is_url(path):
+        if not path.endswith(".npy"):
+            raise InputError(f"truth {path}: expected a name that ends in .npy, .csv, .parquet or .zarr")
+        if not Path(path).is_file():
+            raise NotFoundError(f"truth {path}: no such file")
+    return FileTruth(absolute(path))
 
 
-def _column(path: str | Path, names: Sequence[str], wanted: str | None) -> str:
-    if wanted is None and len(names) == 1:
-        return names[0]
-    if wanted is None or wanted not in names:
+def _column(table: Table, wanted: str | None) -> str:
+    if wanted is None and len(table.names) == 1:
+        return table.names[0]
+    if wanted is None or wanted not in table.names:
         asked = "" if wanted is None else f"there is no {wanted!r}; "
-        raise ValueError(
-            f"truth {path} has columns {', '.join(map(repr, names))}: {asked}name the one with the classes"
+        raise InputError(
+            f"truth {table.path} has columns {', '.join(map(repr, table.names))}: {asked}name the one with the classes"
         )
     return wanted
 
 
-def _from_csv(path: Path, column: str | None) -> Truth:
+def _from_csv(table: Table, name: str) -> Truth:
     """Text cannot be read from the middle: its classes are turned once into a temporary file of codes."""
-    import pandas as pd
-
-    name = _column(path, [str(name) for name in pd.read_csv(path, nrows=0).columns], column)
     number_of: dict[str, int] = dict.fromkeys(UNKNOWN, -1)
     n_classes = 0
     # The file has no name: it goes when the last array that maps it does.
     with tempfile.TemporaryFile() as file:
         # All as text: a block of numbers among blocks of text would else be other classes.
-        for part in pd.read_csv(path, usecols=[name], dtype="str", keep_default_na=False, chunksize=STEP_ROWS):
-            codes, classes = pd.factorize(part[name].str.strip())
+        for batch in table.batches([name]):
+            encoded = batch.column(0).dictionary_encode()
+            classes = [text.strip() for text in encoded.dictionary.to_pylist()]
             for text in classes:
                 if text not in number_of:
                     number_of[text] = n_classes
                     n_classes += 1
-            file.write(np.array([number_of[text] for text in classes], np.int32)[codes])
+            file.write(np.array([number_of[text] for text in classes], np.int32)[encoded.indices.to_numpy()])
         file.flush()
         if not file.tell():
             return ArrayTruth(np.empty(0, np.int32))
         found = np.memmap(file, np.int32, "r")
+    if name in number_of:
+        raise InputError(
+            f"truth {table.path}: the name of column {name!r} is found among its classes again: put a line of names "
+            "before the rows, and only there"
+        )
     return ArrayTruth(found, np.array([text for text, number in number_of.items() if number >= 0], np.str_))
 
 
@@ -320,7 +327,7 @@ def encoded(classes: Any, first_row: int) -> tuple[NDArray[np.str_], NDArray[np.
         wrong = np.flatnonzero(~np.isin(codes, np.append(np.flatnonzero(found == np.rint(found)), -1)))
         if len(wrong):
             value = found[codes[wrong[0]]]
-            raise ValueError(f"truth holds {value} at row {first_row + wrong[0]}: classes are whole numbers or texts")
+            raise InputError(f"truth holds {value} at row {first_row + wrong[0]}: classes are whole numbers or texts")
         found = found.astype(np.int64)
     names = np.asarray([str(name).strip() for name in found], np.str_)
     known = ~np.isin(names, UNKNOWN)
@@ -351,13 +358,13 @@ class Tally:
         return replace(self, names=names, table=table, classes=place[self.classes].astype(np.int64))
 
 
-def _count(run: Run, url: str, truth: Truth) -> Tally:
+def _count(run: Run, url: str, seal: str, truth: Truth) -> Tally:
     """Tables of one run of rows."""
-    margins = open_consensus(url).array("margin")
+    margins = open_consensus(url, seal).array("margin")
     parts: list[Tally] = []
     for start in range(run.first_row, run.last_row, STEP_ROWS):
         stop = min(start + STEP_ROWS, run.last_row)
-        part = _count_block(run, start, run.labels.source.read(start, stop), truth.read(start, stop), margins)
+        part = _count_block(run, start, run.labels.read(start, stop), truth.read(start, stop), margins)
         parts = [_add([*parts, part])]
     return parts[0]
 
@@ -403,7 +410,7 @@ def _add(tallies: Sequence[Tally]) -> Tally:
 
 
 def _refuse_classes(count: int) -> None:
-    raise ValueError(
+    raise InputError(
         f"truth has {count} classes or more, at most {MAX_CLUSTERS} are supported: is it a column of classes?"
     )
 
@@ -411,7 +418,7 @@ def _refuse_classes(count: int) -> None:
 def _scored(tally: Tally, labels: Labels, found: dict[str, Any]) -> dict[str, Any]:
     own = tally.table[1 : labels.widths[0]]
     if not own.sum():
-        raise ValueError(f"truth: none of the {found['n_samples']} samples has both a cluster and a known class")
+        raise InputError(f"truth: none of the {found['n_samples']} samples has both a cluster and a known class")
     result: dict[str, Any] = {
         "n_scored": int(own.sum()),
         "n_unknown": tally.n_unknown,

@@ -22,6 +22,12 @@ DIRECT = 4000
 DECAY = 0.9
 """DC of the link-based methods: similarity of the two most similar clusters of one member."""
 
+STEPS = 20
+"""Length of random walks between hyperedges, as in ECPCS."""
+
+WALK_ITERATIONS = 10
+"""Towards the eigenvectors that walks are made of; the leading ones, which matter, are exact by then."""
+
 THETA = 0.4
 """How fast the weight of a hyperedge falls with its uncertainty."""
 
@@ -47,6 +53,26 @@ def leading_vectors(similarity: Floats, count: int, direct: int = DIRECT) -> tup
             values, vectors = eigh(normalised, driver="evd")
             values, vectors = values[size - count :], vectors[:, size - count :]
     return values[::-1], vectors[:, ::-1], degrees
+
+
+def iterated_vectors(matrix: Floats, count: int, iterations: int) -> tuple[Floats, Floats]:
+    """Largest eigenvalues of a symmetric matrix, descending, and their vectors, by iteration of a subspace.
+
+    Eigenvalues that come many times over do not slow it down, and it takes matrix products only. The number of
+    iterations is fixed, so that nothing depends on when the result would have been good enough.
+    """
+    width = min(len(matrix), count)
+    basis = np.random.default_rng(0).standard_normal((len(matrix), width))
+    for iteration in range(1, iterations + 1):
+        basis = matrix @ basis
+        if iteration % ORTHOGONAL == 0 or iteration == iterations:
+            basis, _ = np.linalg.qr(basis)
+    values, turns = np.linalg.eigh(basis.T @ matrix @ basis)
+    return values[::-1], np.asarray(basis @ turns[:, ::-1])
+
+
+ORTHOGONAL = 5
+"""Iterations after which the subspace's vectors are made orthogonal again."""
 
 
 def jaccard(hyperedges: Hyperedges) -> Floats:
@@ -95,6 +121,30 @@ def weighted_connected_triples(weights: Floats, own: slice) -> Floats:
     if not len(rows):  # a member that says nothing about these samples
         return np.zeros((0, 0))
     return np.stack([np.minimum(row, rows).sum(axis=1) for row in rows])
+
+
+def likeness_of_walks(hyperedges: Hyperedges, count: int) -> Floats:
+    """Cosine of the trajectories of random walks from every two hyperedges, as in ECPCS.
+
+    A step goes to another hyperedge with a probability in proportion to the Jaccard similarity: P = D⁻¹ J. The
+    trajectories of 1 to STEPS steps have the inner products R = Σ_t Pᵗ (Pᵗ)ᵀ. With D^-½ J D^-½ = V Λ Vᵀ that is
+    D^-½ V ((Vᵀ D V) ∘ G) Vᵀ D^-½, where G_ij is the sum of (λ_i λ_j)ᵗ; ``count`` leading eigenvectors suffice, as the
+    others fade within two steps. A hyperedge that overlaps with none is like none.
+    """
+    table = jaccard(hyperedges)
+    degrees = table.sum(axis=1)
+    roots = np.where(degrees > 0, 1.0 / np.sqrt(np.maximum(degrees, 1e-300)), 0.0)
+    table *= roots[:, None]
+    table *= roots[None, :]
+    values, vectors = iterated_vectors(table, count, WALK_ITERATIONS)
+    products = np.clip(np.outer(values, values), -1.0, 1.0 - 1e-12)
+    spread = products * (1.0 - products**STEPS) / (1.0 - products)
+    scaled = vectors * roots[:, None]
+    table = scaled @ (((vectors * degrees[:, None]).T @ vectors) * spread) @ scaled.T
+    lengths = np.sqrt(np.maximum(table.diagonal(), 1e-300))
+    table /= lengths[:, None]
+    table /= lengths[None, :]
+    return np.asarray(table)
 
 
 def local_weights(hyperedges: Hyperedges) -> Floats:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cehm_dask.ensemble_writer import create_ensemble, sole_writer
+from cehm_dask.errors import InputError
 from cehm_dask.labels import Codes
-from cehm_dask.store import create_ensemble, sole_writer
 
 BLOCK_ROWS = 1 << 16
 """Rows drawn from one seed."""
@@ -40,15 +41,15 @@ class Synth:
     def __post_init__(self) -> None:
         for name in ("n_samples", "n_members", "n_classes", "k_min"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
+                raise InputError(f"{name}={getattr(self, name)}: must be at least 1")
         if self.k_max < self.k_min:
-            raise ValueError(f"k_max={self.k_max} < k_min={self.k_min}")
+            raise InputError(f"k_max={self.k_max} < k_min={self.k_min}")
         for name in ("n_classes", "k_max"):
             if getattr(self, name) > MOST:
-                raise ValueError(f"{name}={getattr(self, name)}: must be at most {MOST}")
+                raise InputError(f"{name}={getattr(self, name)}: must be at most {MOST}")
         for name in ("follow", "missing"):
             if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name}={getattr(self, name)}: must lie between 0 and 1")
+                raise InputError(f"{name}={getattr(self, name)}: must lie between 0 and 1")
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -110,14 +111,15 @@ class Synth:
                 overwrite=overwrite,
             )
 
-            def write_shard(shard: int) -> tuple[str, list[NDArray[np.int64]]]:
+            def write_shard(shard: int) -> tuple[str, list[NDArray[np.int64]], dict[str, str]]:
                 codes, truth = self.rows(*writer.rows(shard))
                 sizes = [np.bincount(codes[:, j], minlength=width + 1)[1:] for j, width in enumerate(self.widths)]
-                digest = writer.write(shard, codes, truth)
+                digest, of_truth = writer.write(shard, codes), writer.write_truth(shard, truth)
                 report(len(codes))
-                return digest, sizes
+                return digest, sizes, of_truth
 
             with ThreadPoolExecutor(threads) as pool:
                 written = list(pool.map(write_shard, range(writer.n_shards)))
-            sizes = [np.sum(parts, axis=0) for parts in zip(*(own for _, own in written), strict=True)]
-            return writer.finish([digest for digest, _ in written], sizes)
+            digests, own_sizes, of_truth = zip(*written, strict=True)
+            sizes = [np.sum(parts, axis=0) for parts in zip(*own_sizes, strict=True)]
+            return writer.finish(digests, sizes, {key: own[key] for own in of_truth for key in own})

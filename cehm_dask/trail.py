@@ -5,15 +5,17 @@ sampled rows come with the intersections, and an assignment is a pure function o
 follows the samples by itself: no sweep, no look at what workers keep, whatever they lost.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cehm_dask.bounds import fault_in
+from cehm_dask.consensus_store import ConsensusStore
 from cehm_dask.labels import Codes, Labels
 from cehm_dask.problem import Problem
 from cehm_dask.rounds import Stack, State
-from cehm_dask.store import ConsensusStore
 
 MOST_ROWS = 3000
 """Samples followed."""
@@ -34,6 +36,14 @@ def rows_to_follow(n_samples: int, n_problems: int, seed: int) -> Rows:
     return np.sort(drawn).astype(np.int64)
 
 
+def sampled(found: Mapping[str, NDArray[Any]], labels: Labels, rows: Rows) -> Codes | None:
+    """The labels of the followed rows, as a run before this one kept them; None if they are lost."""
+    codes = found.get(SAMPLE)
+    if codes is None or len(codes) != len(rows) or fault_in(codes, labels.widths, 0, labels.names):
+        return None
+    return codes
+
+
 class Trail:
     """Assignments of the followed rows, kept round by round beside the checkpoint."""
 
@@ -43,7 +53,8 @@ class Trail:
         self._offsets = labels.offsets
         self._spoken = codes.any(axis=1) if n_silent else np.ones(len(rows), bool)
         self._store = store
-        self._found: dict[str, NDArray[np.int16]] = store.load_trail()
+        kept = store.load_trail().items()
+        self._found = {name: own for name, own in kept if own.shape == rows.shape and own.dtype == np.int16}
 
     def follow(self, problems: Sequence[Problem]) -> None:
         """Note where the samples stand in problems that have finished a round."""

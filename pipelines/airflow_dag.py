@@ -4,8 +4,8 @@ Put this file into the DAG folder. Airflow and cehm_dask need not share a virtua
 command ``cehm run RECIPE --until STAGE --date DAY``, found through the variable CEHM_COMMAND (default: ``cehm``).
 Because a run is idempotent, a retry goes on where the first try stopped, even after ``kill -9``, and a day that is
 done is a no-op. Recipe, input and overrides are parameters of the DAG run; the metrics of the result are the XCom of
-the last task. A recipe that is wrong (2) or does not fit the memory allowed (3) is not tried again; an interrupted
-run (4) and a cluster that is away (5) are.
+the last task, with ``${VAR}`` where a path comes from the environment. The exit code says whether a task is tried
+again: HOPELESS and RETRIED below; a run that was killed has neither, and is tried again too.
 """
 
 import ctypes
@@ -22,7 +22,17 @@ from airflow.sdk import Param, dag, get_current_context, task
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 FOLDER = Path(os.environ.get("CEHM_PIPELINES", Path(__file__).parent))
-HOPELESS = {2: "the recipe or its input is wrong", 3: "it does not fit the memory allowed"}
+HOPELESS = {
+    1: "a bug of cehm: please report it",
+    2: "the recipe or its input is wrong",
+    3: "it does not fit the memory allowed",
+}
+RETRIED = {
+    4: "interrupted",
+    5: "the cluster cannot be reached, or was lost",
+    6: "storage failed",
+    7: "another run is writing the same output",
+}
 DEATH_OF_PARENT = 1
 """PR_SET_PDEATHSIG: should the task be killed, its run is told to save its state and end."""
 
@@ -50,7 +60,8 @@ def run_until(stage: str) -> dict[str, Any]:
     if process.returncode in HOPELESS:
         raise AirflowFailException(f"{shlex.join(command)}: {HOPELESS[process.returncode]}; see the log above")
     if process.returncode != 0:
-        raise AirflowException(f"{shlex.join(command)}: exit code {process.returncode}; the next try goes on from here")
+        why = RETRIED.get(process.returncode, f"exit code {process.returncode}")
+        raise AirflowException(f"{shlex.join(command)}: {why}; the next try goes on from here")
     return dict(json.loads(process.stdout))
 
 

@@ -3,7 +3,9 @@
 ``dagster dev -f pipelines/dagster_defs.py``. Every asset is the command ``cehm run RECIPE --until STAGE --date DAY``,
 found through the variable CEHM_COMMAND (default: ``cehm``), so Dagster may live in a virtual environment of its own.
 Because a run is idempotent, a retry goes on where the first try stopped, and a day that is done is a no-op. Recipe,
-overrides and cluster are the resource ``cehm``; metrics and the report are attached to the assets as metadata.
+overrides and cluster are the resource ``cehm``; metrics and the report are attached to the assets as metadata, with
+``${VAR}`` where a path comes from the environment. The exit code says whether an asset is tried again: HOPELESS and
+RETRIED below; a run that was killed has neither, and is tried again too.
 """
 
 import json
@@ -16,7 +18,17 @@ from typing import Any
 import dagster as dg
 
 FOLDER = Path(os.environ.get("CEHM_PIPELINES", Path(__file__).parent))
-HOPELESS = {2: "the recipe or its input is wrong", 3: "it does not fit the memory allowed"}
+HOPELESS = {
+    1: "a bug of cehm: please report it",
+    2: "the recipe or its input is wrong",
+    3: "it does not fit the memory allowed",
+}
+RETRIED = {
+    4: "interrupted",
+    5: "the cluster cannot be reached, or was lost",
+    6: "storage failed",
+    7: "another run is writing the same output",
+}
 
 days = dg.DailyPartitionsDefinition(start_date="2026-01-01")
 again = dg.RetryPolicy(max_retries=3, delay=15)
@@ -37,8 +49,11 @@ class Cehm(dg.ConfigurableResource):  # type: ignore[type-arg]
         command += ["--cluster", self.cluster] if self.cluster else []
         process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         if process.returncode != 0:
-            why = HOPELESS.get(process.returncode, f"exit code {process.returncode}; the next try goes on from here")
-            raise dg.Failure(f"{shlex.join(command)}: {why}", allow_retries=process.returncode not in HOPELESS)
+            code = process.returncode
+            why = (HOPELESS | RETRIED).get(code, f"exit code {code}")
+            if code not in HOPELESS:
+                why += "; the next try goes on from here"
+            raise dg.Failure(f"{shlex.join(command)}: {why}", allow_retries=code not in HOPELESS)
         return dict(json.loads(process.stdout))
 
 
@@ -49,7 +64,8 @@ def told(found: dict[str, Any]) -> dg.MaterializeResult:
     metadata |= {name: float(score) for name, score in found["scores"].items()}
     if found["report"]:
         metadata["report"] = dg.MetadataValue.path(found["report"])
-        metadata["page"] = dg.MetadataValue.url(Path(found["report"]).absolute().as_uri())
+        if "${" not in found["report"]:  # else the link would lead nowhere, or show what the variable stands for
+            metadata["page"] = dg.MetadataValue.url(Path(found["report"]).absolute().as_uri())
     if found["labels"]:
         metadata["labels"] = dg.MetadataValue.path(found["labels"])
     return dg.MaterializeResult(metadata=metadata)

@@ -1,5 +1,6 @@
 """What several rooms' tests share."""
 
+import json
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -9,11 +10,18 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, settings
 
-from cehm_dask import cli
+from cehm_dask import cli, masking
+from cehm_dask.seals import with_seal
+from tests.pretended_s3 import pretended_s3
 
 # Compilation and a loaded machine make single examples slow; that is not what these tests look for.
 settings.register_profile("cehm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("cehm")
+
+
+def pytest_addoption(parser):
+    """How much of tests/chaos is run with ``-m chaos``."""
+    parser.addoption("--chaos-rounds", type=int, default=1, help="times as much chaos as usual (with -m chaos)")
 
 
 @pytest.fixture(autouse=True)
@@ -22,6 +30,14 @@ def dask_as_before():
     before = dask.config.get("scheduler", None)
     yield
     assert dask.config.get("scheduler", None) == before
+
+
+@pytest.fixture(autouse=True)
+def no_secrets_left():
+    """What one test takes for a secret, the next may show."""
+    masking.forget()
+    yield
+    masking.forget()
 
 
 @pytest.fixture(scope="session")
@@ -34,6 +50,20 @@ def hard_ensemble():
     return labels
 
 
+def edit_facts(url, drop=(), **changes):
+    """Change what a store says of itself, with a digest that fits, as another program may."""
+    path = Path(url) / "zarr.json"
+    root = json.loads(path.read_text())
+    facts = {name: value for name, value in (root["attributes"]["cehm"] | changes).items() if name not in drop}
+    root["attributes"]["cehm"] = with_seal(facts) if "digest" in facts else facts
+    path.write_text(json.dumps(root))
+
+
+def without_digests(url):
+    """Make a store one of the version before, which kept no digests."""
+    edit_facts(url, drop=("files", "shards", "digest", "generation"))
+
+
 def cehm(*args, code=0):
     """What the command prints, out and err, if it ends with the exit code."""
     result = CliRunner().invoke(cli.main, [str(arg) for arg in args])
@@ -44,12 +74,12 @@ def cehm(*args, code=0):
 
 
 @contextmanager
-def worker_processes(count=2):
-    """A cluster of worker processes with one thread each, on loopback, and a client of it."""
+def worker_processes(count=2, threads=1):
+    """A cluster of worker processes on loopback, and a client of it."""
     from distributed import Client, LocalCluster
 
     # Port 0: any free one, so that two clusters can live side by side.
-    options = {"threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+    options = {"threads_per_worker": threads, "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
     with LocalCluster(n_workers=count, **options) as cluster, Client(cluster, set_as_default=False) as client:
         yield cluster, client
 
@@ -58,4 +88,11 @@ def worker_processes(count=2):
 def two_processes():
     """A client of a cluster with two worker processes."""
     with worker_processes() as (_, client):
+        yield client
+
+
+@pytest.fixture(scope="session")
+def s3():
+    """A client of a pretended S3."""
+    with pretended_s3() as client:
         yield client

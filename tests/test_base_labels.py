@@ -1,30 +1,24 @@
 """Members: the same from one seed whatever the chunking, threads or interruption; labels as the models give them."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
+import pandas as pd
 import pytest
+import zarr
 from sklearn.cluster import AgglomerativeClustering, KMeans
 from sklearn.datasets import load_iris, make_blobs
 from sklearn.metrics import normalized_mutual_info_score
 
-from cehm_dask import ClusterEnsemble
-from cehm_dask.base_labels import (
-    Labeller,
-    Linear,
-    MemberPlan,
-    _centres,
-    fit_member,
-    generate,
-    k_range,
-    label_all,
-    lloyd,
-    make_labeller,
-    plan_members,
-)
+from cehm_dask import ClusterEnsemble, members
+from cehm_dask.base_labels import generate, label_all, lloyd, make_labeller, plan_appended
+from cehm_dask.ensemble_store import open_ensemble
+from cehm_dask.ensemble_writer import EnsembleWriter
+from cehm_dask.errors import BudgetError, ReplacedError, StoreError
 from cehm_dask.features import as_features, fit_scaling
-from cehm_dask.plan import BudgetError
-from cehm_dask.store import EnsembleWriter, open_ensemble
+from cehm_dask.members import Labeller, Linear, MemberPlan, fit_member, k_range, plan_members
 
 ONE, THREE = ThreadPoolExecutor(1), ThreadPoolExecutor(3)
 
@@ -130,7 +124,7 @@ def test_generate__refuses_what_does_not_fit(blobs, tmp_path):
 def test_generate__resumed_and_uninterrupted_alike(blobs, tmp_path, monkeypatch):
     points, _ = blobs
     plans = plan_members(5, 3, 9, 0)
-    monkeypatch.setattr("cehm_dask.store.CHUNK_BYTES", 5 * 64)
+    monkeypatch.setattr("cehm_dask.ensemble_writer.CHUNK_BYTES", 5 * 64)
     whole = generate(as_features(points), str(tmp_path / "whole.zarr"), plans, 0, threads=1)
     url, write = str(tmp_path / "half.zarr"), EnsembleWriter.write
 
@@ -164,6 +158,129 @@ def test_generate__other_settings_do_not_resume(blobs, tmp_path, monkeypatch):
     generate(as_features(points), url, plan_members(5, 3, 9, 1), 1, overwrite=True)
 
 
+def cut_off(features, url, plans, **options):
+    """A generation that is interrupted when some shards are written."""
+
+    def interrupt(what, _rows):
+        if what == "labelled":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        generate(features, url, plans, 0, threads=1, report=interrupt, **options)
+    with pytest.raises(StoreError, match="half-written"):
+        open_ensemble(url)
+
+
+@pytest.fixture
+def small_shards(monkeypatch):
+    monkeypatch.setattr("cehm_dask.ensemble_writer.CHUNK_BYTES", 5 * 64)
+
+
+@pytest.mark.usefixtures("small_shards")
+@pytest.mark.parametrize("form", ["array", "npy", "csv", "parquet", "zarr"])
+def test_generate__never_resumes_onto_other_features(blobs, tmp_path, form):
+    """The content counts, not only size and time of change."""
+    points, url, plans = blobs[0], str(tmp_path / "e.zarr"), plan_members(5, 3, 9, 0)
+    path = tmp_path / f"x.{form}"
+
+    def features(values):
+        if form == "array":
+            return as_features(values)
+        if form == "npy":
+            np.save(path, values)
+        elif form == "zarr":
+            zarr.create_array(path, shape=values.shape, dtype=values.dtype, overwrite=True)[:] = values
+        else:
+            frame = pd.DataFrame(values, columns=list("abcdef"))
+            frame.to_csv(path, index=False) if form == "csv" else frame.to_parquet(path)
+        for file in [path, *path.rglob("*")]:
+            os.utime(file, (1, 1))
+        return as_features(path)
+
+    changed = points.copy()
+    changed[1500, 2] += 0.5
+    cut_off(features(points), url, plans)
+    with pytest.raises(StoreError, match=r"exists, half-written.*--overwrite"):
+        generate(features(changed), url, plans, 0)
+    wanted = generate(as_features(changed), str(tmp_path / "wanted.zarr"), plans, 0)
+    assert generate(features(changed), url, plans, 0, overwrite=True) == wanted
+    # The same content goes on, whatever the time of change.
+    cut_off(features(points), str(tmp_path / "again.zarr"), plans)
+    generate(features(points), str(tmp_path / "again.zarr"), plans, 0)
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_generate__never_resumes_with_other_numbers(blobs, tmp_path, monkeypatch):
+    """As another CPU, or another version of a library, would give them."""
+    features, url, plans = as_features(blobs[0]), str(tmp_path / "e.zarr"), plan_members(5, 3, 9, 0)
+    cut_off(features, url, plans)
+    fit = members.fit_centres
+    with monkeypatch.context() as patch:
+        patch.setattr(members, "fit_centres", lambda *args: np.nextafter(fit(*args).astype(np.float32), np.float32(9)))
+        with pytest.raises(StoreError, match="half-written"):
+            generate(features, url, plans, 0)
+    generate(features, url, plans, 0)
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_generate__never_resumes_with_other_libraries_where_they_label(blobs, tmp_path, monkeypatch):
+    features, url = as_features(blobs[0]), str(tmp_path / "e.zarr")
+    plans = plan_members(2, 3, 5, 0, base=["kmeans", "mixture"])
+    cut_off(features, url, plans, fit_rows=300)
+    with monkeypatch.context() as patch:
+        patch.setattr(members, "numerics", lambda: ["numpy 0.1"])
+        with pytest.raises(StoreError, match="half-written"):
+            generate(features, url, plans, 0, fit_rows=300)
+    generate(features, url, plans, 0, fit_rows=300)
+    first, second = open_ensemble(url).members
+    assert "numerics" not in first
+    assert any(line.startswith("openblas") for line in second["numerics"])
+
+
+@pytest.mark.usefixtures("small_shards")
+@pytest.mark.parametrize("options", [{"scale": "minmax"}, {"fit_rows": 500}, {"impute": "mean"}, {"full_lloyd": True}])
+def test_generate__never_resumes_with_other_settings(blobs, tmp_path, options):
+    features, url, plans = as_features(blobs[0]), str(tmp_path / "e.zarr"), plan_members(5, 3, 9, 0)
+    cut_off(features, url, plans)
+    with pytest.raises(StoreError, match="half-written"):
+        generate(features, url, plans, 0, **options)
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_generate__never_resumes_with_another_estimator(blobs, tmp_path):
+    features, url = as_features(blobs[0]), str(tmp_path / "e.zarr")
+    cut_off(features, url, plan_members(2, 3, 5, 0, base=KMeans(n_init=1, max_iter=2)))
+    with pytest.raises(StoreError, match="half-written"):
+        generate(features, url, plan_members(2, 3, 5, 0, base=KMeans(n_init=1, max_iter=3)), 0)
+
+
+def test_generate__features_that_change_meanwhile(blobs, tmp_path):
+    path, url = tmp_path / "x.npy", str(tmp_path / "e.zarr")
+    np.save(path, blobs[0])
+
+    def meddle(what, _rows):
+        if what == "labelled":
+            np.save(path, blobs[0] + 1)
+
+    with pytest.raises(ReplacedError, match=r"x\.npy changed while members were made of them"):
+        generate(as_features(path), url, plan_members(5, 3, 9, 0), 0, threads=1, report=meddle)
+    with pytest.raises(StoreError, match="half-written"):
+        open_ensemble(url)
+
+
+def test_label__more_clusters_than_asked_for(blobs):
+    class Stubborn:
+        def fit(self, rows):
+            return self
+
+        def predict(self, rows):
+            return np.arange(len(rows)) % 60
+
+    labeller, _ = make_labeller(as_features(blobs[0]), plan_members(1, 3, 9, 0, base=Stubborn()), 0, ONE)
+    with pytest.raises(ValueError, match=r"member 0: Stubborn gives labels 0 to 59, expected 0 to"):
+        label_all(as_features(blobs[0]), labeller, ONE)
+
+
 def test_generate__append_puts_members_behind(blobs, tmp_path):
     points, _ = blobs
     url, both = str(tmp_path / "e.zarr"), str(tmp_path / "both.zarr")
@@ -172,7 +289,16 @@ def test_generate__append_puts_members_behind(blobs, tmp_path):
     generate(as_features(points), both, plan_members(5, 3, 9, 0), 0)
     np.testing.assert_array_equal(open_ensemble(url).read(0, 3000), open_ensemble(both).read(0, 3000))
     assert [member["seed"] for member in open_ensemble(url).members] == [plan.seed for plan in plan_members(5, 3, 9, 0)]
-    assert not list(tmp_path.glob("*.growing")) + list(tmp_path.glob("*.before"))
+    assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == ["both.zarr", "e.zarr"]
+
+
+def test_generate__appended_twice_if_asked_twice(blobs, tmp_path):
+    features, url = as_features(blobs[0]), str(tmp_path / "e.zarr")
+    draw = partial(plan_members, 2, 3, 9, 0)
+    generate(features, url, draw(), 0)
+    for _ in range(2):
+        generate(features, url, plan_appended(url, lambda first: draw(first=first)), 0, append=True)
+    assert [member["seed"] for member in open_ensemble(url).members] == [plan.seed for plan in plan_members(6, 3, 9, 0)]
 
 
 def test_generate__provenance(blobs, tmp_path):
@@ -214,9 +340,9 @@ def test_lloyd__ends_where_scikit_learn_does(blobs, view, monkeypatch):
     start, _ = fit_member(MemberPlan("kmeans", 6, seed=2, **view), scaled[:200])
     (found,) = lloyd(source, scaling, [start], THREE)
     seen = scaled.astype(np.float64) @ (np.eye(6) if start.view is None else start.view)
-    begin = _centres(start)
+    begin = start.centres
     model = KMeans(6, init=begin, n_init=1, tol=0, max_iter=300).fit(seen)
-    np.testing.assert_allclose(_centres(found), model.cluster_centers_, atol=0.02)
+    np.testing.assert_allclose(found.centres, model.cluster_centers_, atol=0.02)
 
 
 def test_lloyd__same_for_any_number_of_threads_and_lower_inertia(blobs):

@@ -10,13 +10,13 @@ from sklearn.metrics import normalized_mutual_info_score
 from cehm_dask import CEHM, ClusterEnsemble, choice, job, survey
 from cehm_dask.choice import choose, containment, gaps, tiny_clusters
 from cehm_dask.consensus import ConsensusWarning
+from cehm_dask.consensus_store import open_consensus
 from cehm_dask.engine import Engine
 from cehm_dask.intersections import hyperedges_of, intersections
 from cehm_dask.job import Where, budget_of, cluster
 from cehm_dask.labels import as_labels
 from cehm_dask.plan import Params
 from cehm_dask.result import gather, join
-from cehm_dask.store import open_consensus
 from tests.benchmarks.choice import SIX, WIDE, blobs, judged, made_up, members_of, noise, recommended
 
 
@@ -49,7 +49,7 @@ def test_choose__right_on_five_of_six_sets():
 def test_choose__no_clear_k_on_uniform_noise(d, seed):
     found = recommended(noise(d, seed))
     assert not found.clear
-    assert "fall evenly" in found.reason
+    assert "no spectral gap is large enough" in found.reason
 
 
 def test_choose__reason_names_the_gap(three):
@@ -57,8 +57,7 @@ def test_choose__reason_names_the_gap(three):
     found = choose(hyperedges, [2, 3, 4])
     gap = next(gap for gap in gaps(hyperedges, 4) if gap.n_clusters == 3)
     assert (found.n_clusters, found.clear) == (3, True)
-    assert f"{gap.inside:.3f}" in found.reason
-    assert f"{gap.beyond:.3f}" in found.reason
+    assert f"the spectral gap behind k=3 is {gap.width:.2f}" in found.reason
 
 
 @pytest.mark.parametrize(("low", "high"), [(6, 6), (3, 7), (2, 6), (9, 36), (3, 36)])
@@ -93,7 +92,23 @@ def test_choose__clear_k_that_was_not_run(three):
     found = choose(hyperedges_in(three), [2, 4, 5])
     assert not found.clear
     assert "k=3 stands out, which was not run" in found.reason
-    assert f"kept is k={found.n_clusters}, with the widest gap" in found.reason
+    assert f"kept is k={found.n_clusters}, with the largest spectral gap" in found.reason
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_choose__members_that_only_merge(seed):
+    """Most members merge clusters, so an earlier gap is wider; but a few separate all of them, and none more."""
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(0, 9, 900)
+    nearest = [0, 0, 1, 2, 0, 4, 5, 3, 6]  # the cluster that each one is merged into, the last one first
+    members = []
+    for width in rng.permutation(np.arange(30) % 8 + 2):
+        group = np.arange(9)
+        for last in range(8, width - 1, -1):
+            group[group == last] = nearest[last]
+        members.append(group[truth])
+    found = choose(hyperedges_in(np.stack(members, axis=1)), range(2, 15))
+    assert (found.n_clusters, found.clear) == (9, True)
 
 
 def test_choose__two_that_stand_out_alike(three, monkeypatch):
@@ -138,7 +153,8 @@ def test_gaps__shuffled_members_stay_below_the_edge(three, width):
     shuffled = np.stack([rng.permutation(np.arange(600) % width) for _ in range(30)], axis=1)
     for gap in gaps(hyperedges_in(shuffled), 9):
         assert gap.inside < 1.05 * gap.edge
-        assert gap.width < choice.WIDE_TO_EDGE
+        assert gap.width < choice.WIDE_IF_FINE
+        assert not (gap.to_edge and gap.drop >= choice.DROP_TO_EDGE)
 
 
 def test_containment__from_nested_to_crossed():

@@ -1,5 +1,6 @@
 """The command: files in, files out, exit codes, and words a person can act on."""
 
+import os
 import re
 import shlex
 import signal
@@ -15,9 +16,10 @@ import pytest
 
 from cehm_dask import CEHM, ConsensusWarning, __version__, cli
 from cehm_dask.cli.consensus import VARIANTS as OFFERED
+from cehm_dask.consensus_store import open_consensus
+from cehm_dask.ensemble_store import open_ensemble
 from cehm_dask.ingest import ingest
 from cehm_dask.plan import VARIANTS
-from cehm_dask.store import open_consensus, open_ensemble
 from cehm_dask.synth import Synth
 from tests.conftest import cehm
 
@@ -167,6 +169,20 @@ def test_consensus__k_that_is_none(folder, text):
     assert "is neither a number (10) nor a list (5,8,10) nor a range (2..15)" in err
 
 
+def test_id__left_out_by_import_and_generate(folder):
+    rows = np.random.default_rng(0).normal(size=(60, 2)).round(3)
+    frame = pd.DataFrame({"id": np.arange(60), "x": rows[:, 0], "y": rows[:, 1]})
+    frame.to_csv("x.csv", index=False)
+    assert "column 'id' names the rows and is no feature: leave it out (--id 'id'" in refused(
+        "generate", "x.csv", "e.zarr", "--k", 3
+    )
+    cehm("generate", "x.csv", "e.zarr", "--k", 3, "--id", "id", "--members", 4, "--quiet")
+    pd.DataFrame({"id": np.arange(60), "a": np.arange(60) % 3}).to_csv("p.csv", index=False)
+    assert "column 'id' names the rows and is no member" in refused("import", "p.csv", "p.zarr")
+    cehm("import", "p.csv", "p.zarr", "--id", "id", "--quiet")
+    assert open_ensemble("p.zarr").names == ("a",)
+
+
 @pytest.mark.parametrize("output", ["out.npy", "out.csv", "out.parquet", "out.zarr"])
 def test_consensus__overwrites_only_when_asked(folder, wanted, output):
     cehm("consensus", "labels.npy", "--k", 3, "-o", output, "--quiet")
@@ -189,19 +205,19 @@ def test_consensus__the_ensemble_is_not_overwritten_by_its_consensus(folder):
     open_ensemble("labels.zarr").read(0, 200)
 
 
-@pytest.mark.parametrize(("place", "name"), [(pd.DataFrame, "to_csv"), (Path, "replace")])
+@pytest.mark.parametrize(("place", "name"), [(pd.DataFrame, "to_csv"), (os, "replace"), (os, "fsync")])
 def test_consensus__file_is_replaced_whole_or_not_at_all(folder, monkeypatch, place, name):
     Path("out.csv").write_text("mine")
     before = sorted(folder.iterdir())
 
-    def full(self, path, **_):
+    def full(*args, **_):
         if name == "to_csv":
-            Path(path).write_text("label,mar")
+            args[1].write(b"label,mar")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(place, name, full)
-    err = refused("consensus", "labels.npy", "--k", 3, "-o", "out.csv", "--quiet", "--overwrite")
-    assert "No space left" in err
+    _, err = cehm("consensus", "labels.npy", "--k", 3, "-o", "out.csv", "--quiet", "--overwrite", code=6)
+    assert err == "error: no space left on the disk: free some, and give the same command again\n"
     assert sorted(folder.iterdir()) == before
     assert Path("out.csv").read_text() == "mine"
 
@@ -209,7 +225,7 @@ def test_consensus__file_is_replaced_whole_or_not_at_all(folder, monkeypatch, pl
 REFUSED = {
     "no such file": (["consensus", "none.npy", "--k", "3"], "none.npy: no such file"),
     "no such store": (["consensus", "none.zarr", "--k", "3"], "none.zarr: not found"),
-    "another ending": (["consensus", "labels.txt", "--k", "3"], "labels.txt: expected a name that ends in .npy"),
+    "another ending": (["consensus", "labels.txt", "--k", "3"], "labels.txt: expected .npy, .csv, .parquet"),
     "more clusters than samples": (["consensus", "labels.npy", "--k", "201"], "n_clusters=201 > n_samples=200"),
     "more clusters than hyperedges": (["consensus", "labels.npy", "--k", "150"], "n_clusters=150 > n_hyperedges="),
     "no clusters": (["consensus", "labels.npy", "--k", "0"], "n_clusters=0: must be at least 1"),
@@ -264,12 +280,12 @@ def test_refused__missing_package(folder, monkeypatch):
     assert "Install s3fs" in refused("info", "s3://bucket/e.zarr")
 
 
-def test_verbose__shows_where_it_broke(folder, monkeypatch):
-    root = cli.logging.getLogger()
-    monkeypatch.setattr(root, "level", root.level)  # put back afterwards
-    with pytest.raises(FileNotFoundError, match=r"none\.npy"):
-        cehm("--verbose", "consensus", "none.npy", "--k", 3)
-    cli.logging.getLogger("numba").setLevel(cli.logging.NOTSET)
+def test_verbose__shows_where_it_broke(folder):
+    before = cli.logging.getLogger().level, cli.logging.getLogger("numba").level
+    _, err = cehm("--verbose", "consensus", "none.npy", "--k", 3, code=2)
+    assert "Traceback" in err
+    assert "none.npy: no such file" in err
+    assert (cli.logging.getLogger().level, cli.logging.getLogger("numba").level) == before
 
 
 def test_warning__is_a_line(folder, base_labels):

@@ -150,7 +150,9 @@ def test_command__one_ensemble_to_a_folder(source, tmp_path):
     again = run(source / "labels.npy", *options)
     assert again.exit_code == 2
     assert "--overwrite" in again.stderr
+    (tmp_path / "out" / "notes.txt").write_text("mine")
     assert run(source / "labels.npy", *options, "--overwrite").exit_code == 0
+    assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
 
 
 def test_command__never_replaces_a_folder_that_is_no_comparison(source, tmp_path):
@@ -159,7 +161,10 @@ def test_command__never_replaces_a_folder_that_is_no_comparison(source, tmp_path
     done = run(source / "labels.npy", "--k", 3, "--methods", "voting", "-o", tmp_path / "mine", "--overwrite")
     assert done.exit_code == 2
     assert "mine exists and is no comparison" in done.stderr.replace("\n", "")
-    assert (tmp_path / "mine" / "thesis.txt").exists()
+    (tmp_path / "mine" / "comparison.html").write_text("<title>mine too</title>")
+    again = run(source / "labels.npy", "--k", 3, "--methods", "voting", "-o", tmp_path / "mine", "--overwrite")
+    assert again.exit_code == 2
+    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["comparison.html", "thesis.txt"]
 
 
 def test_plain__is_the_authors_program_with_one_try(source, tmp_path):

@@ -139,6 +139,7 @@ def assert_same_result(found, wanted):
     np.testing.assert_array_equal(found.problem.medoids, wanted.problem.medoids)
     assert found.problem.losses == wanted.problem.losses
     assert found.problem.growth == wanted.problem.growth
+    assert found.problem.moves == wanted.problem.moves
     assert found.problem.round == wanted.problem.round
     assert found.agreement == wanted.agreement
 
@@ -162,6 +163,8 @@ def assert_as_reference(found, trace, wanted, belonging):
     assert found.problem.round == len(wanted.trace)
     assert list(found.problem.growth) == [(a >= 0).sum() for stage, a in wanted.trace if stage != "adjustion"]
     assert found.n_clusters_found == len(set(wanted.labels.tolist()) - {-1})
+    assignments = [np.full(len(found.labels), -1), *(assignment for _, assignment in wanted.trace)]
+    assert found.problem.moves == [int((one != other).sum()) for one, other in pairwise(assignments)]
 
 
 # --- against the reference ---------------------------------------------------------------------------------------

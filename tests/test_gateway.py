@@ -13,7 +13,7 @@ import pytest
 
 from cehm_dask import CEHM
 from cehm_dask.cluster_config import PINNED
-from cehm_dask.store import open_consensus
+from cehm_dask.consensus_store import open_consensus
 from cehm_dask.synth import Synth
 from tests.conftest import cehm
 from tests.test_cluster import config_file, free_port

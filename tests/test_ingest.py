@@ -12,13 +12,15 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cehm_dask import CEHM, ingest
-from cehm_dask.base_labels import generate, plan_members
+from cehm_dask import CEHM, delimited, encoding, ingest, tables
+from cehm_dask.base_labels import generate
+from cehm_dask.ensemble_store import open_ensemble
+from cehm_dask.ensemble_writer import EnsembleWriter
+from cehm_dask.errors import BusyError, StoreError
 from cehm_dask.features import as_features
-from cehm_dask.files import StoreError
 from cehm_dask.labels import as_labels
 from cehm_dask.machine import resident_bytes
-from cehm_dask.store import EnsembleWriter, open_ensemble
+from cehm_dask.members import plan_members
 from cehm_dask.synth import Synth
 
 pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
@@ -29,7 +31,13 @@ NAMES = ["a", "b", "c", "d"]
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """So that a few rows make many blocks, whose borders are nowhere near those of shards, files or partitions."""
-    monkeypatch.setattr(ingest, "READ_ROWS", 7)
+    read_in_blocks_of(monkeypatch, 7)
+
+
+def read_in_blocks_of(monkeypatch, rows):
+    monkeypatch.setattr(encoding, "READ_ROWS", rows)
+    monkeypatch.setattr(delimited, "BLOCK_BYTES", 8 * rows)
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 4 * 8 * rows)
 
 
 @pytest.fixture(name="P", scope="module")
@@ -161,7 +169,7 @@ def test_blocks__any_size_gives_the_partition_of_as_labels(
     P = np.random.default_rng(data.draw(st.integers(0, 99))).integers(-1, top, (n_samples, 3))
     url = str(tmp_path_factory.mktemp("any") / "e.zarr")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ingest, "READ_ROWS", read_rows)
+        patch.setattr(encoding, "READ_ROWS", read_rows)
         ingest.ingest(P, url, chunk_rows=chunk_rows)
     stored, plain = as_labels(url), as_labels(P)
     np.testing.assert_array_equal(stored.source.read(0, n_samples), codes_of(P))
@@ -172,11 +180,13 @@ def test_blocks__any_size_gives_the_partition_of_as_labels(
         np.testing.assert_array_equal(np.stack(back, axis=1), P)
 
 
-@pytest.mark.parametrize("form", ["numpy", "csv of text", "parquet with nulls", "folder of parquet", "dask array"])
+@pytest.mark.parametrize(
+    "form", ["numpy", "csv of text", "csv", "parquet with nulls", "folder of parquet", "dask array"]
+)
 def test_blocks__any_size_gives_the_same_store(P, tmp_path, monkeypatch, form):
     fingerprints = set()
     for read_rows in (1, 2, 59, 60, 61, 10_000):
-        monkeypatch.setattr(ingest, "READ_ROWS", read_rows)
+        read_in_blocks_of(monkeypatch, read_rows)
         folder = tmp_path / str(read_rows)
         folder.mkdir()
         fingerprints.add(ingest.ingest(FORMS[form](P, folder), str(folder / "e.zarr"), chunk_rows=4))
@@ -202,9 +212,9 @@ def test_streamed__twice_and_never_more_than_a_block(P, tmp_path):
 
 
 def test_streamed__whole_shards_of_a_zarr_array(P, tmp_path, monkeypatch):
-    monkeypatch.setattr(ingest, "READ_ROWS", 20)
+    monkeypatch.setattr(encoding, "READ_ROWS", 20)
     zarr_array(P, tmp_path / "p.zarr", chunks=(4, 4), shards=(8, 4))
-    table = ingest.open_table(tmp_path / "p.zarr")
+    table = ingest.open_stream(tmp_path / "p.zarr")
     assert [len(columns[0]) for columns in table.blocks()] == [16, 16, 16, 12]
 
 
@@ -213,7 +223,7 @@ def test_streamed__npy_is_mapped_not_loaded(tmp_path):
     rows = (512 << 20) // 32  # half a gigabyte of nothing, which takes no room on the disk
     np.lib.format.open_memmap(path, "w+", np.int64, (rows, 4))[-1] = 3
     before = resident_bytes()
-    first = next(ingest.open_table(path).blocks())
+    first = next(ingest.open_stream(path).blocks())
     assert len(first) == 4
     assert resident_bytes() - before < 64 << 20
 
@@ -227,7 +237,7 @@ def test_streamed__one_partition_of_a_dask_frame_at_a_time(P, tmp_path):
 
     frame = dd.from_map(part, range(4), meta=frame_of(P[:0]))
     computed.clear()
-    blocks = ingest.open_table(frame).blocks()
+    blocks = ingest.open_stream(frame).blocks()
     next(blocks)
     assert computed == [0]
     assert len(list(blocks)) == 4 * 3 - 1
@@ -424,7 +434,7 @@ REFUSED = {
     "another ending": (lambda folder: folder / "p.txt", ValueError, r"p.txt: expected .npy, .csv, .parquet, a folder"),
     "folder without files": (lambda folder: folder / "empty", FileNotFoundError, "holds no .parquet file"),
     "csv of a header only": (lambda folder: folder / "header.csv", ValueError, "n_samples=0"),
-    "csv of nothing": (lambda folder: folder / "empty.csv", ValueError, "No columns"),
+    "csv of nothing": (lambda folder: folder / "empty.csv", ValueError, r"empty.csv is empty \(0 bytes\)"),
     "parquet without rows": (lambda folder: folder / "empty.parquet", ValueError, "n_samples=0"),
     "pickled objects": (lambda folder: folder / "objects.npy", ValueError, "Python objects"),
     "an ensemble": (lambda folder: folder / "ready.zarr", StoreError, "expected a Zarr array of base labels"),
@@ -507,7 +517,7 @@ def test_writer__a_second_one_is_refused_and_harms_nothing(maker, tmp_path):
     make(url, 0)
 
     def meddle(*_progress):
-        with pytest.raises(StoreError, match="is being written by another run") as refused:
+        with pytest.raises(BusyError, match="is being written by another run") as refused:
             make(url, 2, overwrite=True)
         refusals.append(refused)
 

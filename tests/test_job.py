@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cehm_dask import CEHM, diffusion, engine, job, plan, rounds
-from cehm_dask.files import StoreError
+from cehm_dask.consensus_store import ConsensusStore, open_consensus
+from cehm_dask.errors import BudgetError, BusyError, StoreError
 from cehm_dask.ingest import ingest
 from cehm_dask.job import Where, cluster
 from cehm_dask.labels import as_labels
-from cehm_dask.plan import BudgetError, Params, make_budget
+from cehm_dask.plan import Params, make_budget
 from cehm_dask.result import gather, join
-from cehm_dask.store import ConsensusStore, open_consensus
 from cehm_dask.synth import Synth
 from cehm_dask.trail import rows_to_follow
 from tests.conftest import worker_processes
@@ -151,7 +151,7 @@ warnings.simplefilter("ignore")
 from cehm_dask import job
 from cehm_dask.labels import as_labels
 from cehm_dask.plan import Params
-from cehm_dask.store import ConsensusStore
+from cehm_dask.consensus_store import ConsensusStore
 
 ensemble, output, when = sys.argv[1], sys.argv[2], sys.argv[3]
 save, done = ConsensusStore.save_checkpoint, 0
@@ -212,7 +212,7 @@ def test_output__two_runs_at_once(ensemble, tmp_path):
     output = str(tmp_path / "c.zarr")
 
     def progress(_event):
-        with pytest.raises(StoreError, match="being written by another run"):
+        with pytest.raises(BusyError, match="being written by another run"):
             cluster(as_labels(ensemble), PARAMS, 0, Where(output=output))
 
     cluster(as_labels(ensemble), Params(10), 0, Where(output=output), progress=progress)
@@ -231,7 +231,7 @@ def test_output__facts(ensemble, wanted, tmp_path):
 
 
 def test_disk_full__nothing_half_written_counts(ensemble, wanted, tmp_path, monkeypatch):
-    from cehm_dask.store import ResultWriter
+    from cehm_dask.consensus_store import ResultWriter
 
     output, write, calls = str(tmp_path / "c.zarr"), ResultWriter.write, []
 
@@ -239,7 +239,7 @@ def test_disk_full__nothing_half_written_counts(ensemble, wanted, tmp_path, monk
         calls.append(1)
         if len(calls) == 3:
             raise OSError(28, "No space left on device")
-        write(self, *args)
+        return write(self, *args)
 
     monkeypatch.setattr(ResultWriter, "write", full)
     with pytest.raises(OSError, match="No space left"):
@@ -278,7 +278,9 @@ def test_checkpoint__small_whatever_n(ensemble, tmp_path, monkeypatch):
 def test_sweeps__restarts_read_as_often_as_the_slowest(ensemble, monkeypatch):
     reads = []
     read = type(as_labels(ensemble).source).read
-    monkeypatch.setattr("cehm_dask.store.Ensemble.read", lambda self, a, b: (reads.append(a), read(self, a, b))[1])
+    monkeypatch.setattr(
+        "cehm_dask.ensemble_store.Ensemble.read", lambda self, a, b: (reads.append(a), read(self, a, b))[1]
+    )
 
     def budget_of(*args):
         return replace(budget(*args), keep_labels=False)

@@ -13,13 +13,15 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from cehm_dask import CEHM, ConsensusWarning, portfolio
+from cehm_dask.consensus_store import open_consensus
 from cehm_dask.evaluation import contingency, nmi
 from cehm_dask.ingest import ingest
 from cehm_dask.job import Where, cluster
 from cehm_dask.labels import as_labels
 from cehm_dask.plan import Params
+from cehm_dask.portfolio import Rows
+from cehm_dask.spectral import jaccard, likeness_of_walks
 from cehm_dask.split import found_in
-from cehm_dask.store import open_consensus
 from cehm_dask.synth import Synth
 from tests import reference
 from tests.test_belonging import random_labels
@@ -263,22 +265,23 @@ def starts(found):
     return [(one["start"], one["belonging"]) for one in found.candidates_]
 
 
-SIX = [
+CANDIDATES = [
     ("medoids", "cosine"),
     ("medoids", "tau"),
     ("spectral", "cosine"),
     ("links", "cosine"),
-    ("links", "tau"),
+    ("links", "kmeans"),
     ("local", "cosine"),
+    ("walks", "kmeans"),
 ]
 
 
-def test_candidates__six_and_why_one_was_kept():
+def test_candidates__all_and_why_one_was_kept():
     found = CEHM(8, random_state=0).fit(noisy())
-    assert starts(found) == SIX
+    assert starts(found) == CANDIDATES
     assert_complete(found.candidates_, 8, 1498)
     kept = next(one for one in found.candidates_ if one["kept"])
-    assert found.candidate_reason_.startswith(f"{kept['start']}, {kept['belonging']}: largest 2τ + evenness of 6")
+    assert found.candidate_reason_.startswith(f"{kept['start']}, {kept['belonging']}: largest 2τ + evenness of 7")
 
 
 @settings(max_examples=40)
@@ -300,7 +303,7 @@ def test_candidates__restarts_add_medoids():
     P = random_labels(np.random.default_rng(0), 300, 10, 8, 1.0)  # nothing to find: every seed has other medoids
     found = CEHM(8, random_state=0, restarts=3).fit(P)
     more = [(f"medoids {i}", belonging) for i in (2, 3) for belonging in ("cosine", "tau")]
-    assert starts(found) == [*SIX[:2], *more, *SIX[2:]]
+    assert starts(found) == [*CANDIDATES[:2], *more, *CANDIDATES[2:]]
     assert_complete(found.candidates_, 8, 300)
 
 
@@ -407,3 +410,42 @@ def test_resumed__interrupted_every_round(tmp_path, monkeypatch):
         with pytest.raises(StopError):
             cluster(labels, Params(k), 0, replace(where, threads=1 + number % 2), progress=stop_after(number))
     assert_same(cluster(labels, Params(k), 0, where), wanted)
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.7])
+def test_competition__many_hyperedges_are_judged_by_some_members(monkeypatch, missing):
+    """Some steps are quadratic in the hyperedges: of many members, only some compete; the counts are of all."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 4, 500)
+    members = np.stack([np.where(rng.random(500) < 0.9, truth, rng.integers(0, 4, 500)) for _ in range(20)], 1)
+    labels = as_labels(np.where(rng.random(members.shape) < missing, -1, members))
+    rows = Rows(labels, labels.source.read(0, 500))
+    monkeypatch.setattr(portfolio, "MOST_JUDGED", 30)
+    judged = []
+    monkeypatch.setattr(portfolio, "_starts", lambda *args: judged.append(args[0]) or starts_of(*args))
+    found = portfolio.compete(rows, Params(4), seed=1)
+    assert len(set(judged[0].hyperedges.members.tolist())) == 7  # 28 hyperedges
+    assert found.rows == len(judged[0].codes) == judged[0].spoken.sum()
+    assert (found.counts.sum(axis=1)[rows.hyperedges.slots] > 0).all()
+    model = CEHM(4, random_state=1).fit(labels)
+    assert model.n_clusters_found_ == 4
+    spoken = model.labels_ >= 0
+    assert nmi(contingency(model.labels_[spoken], truth[spoken])) > (0.95 if missing == 0.0 else 0.6)
+
+
+starts_of = portfolio._starts
+
+
+def test_walks__likeness_is_that_of_the_trajectories():
+    """Against powers of the transition matrix, with as many eigenvectors as hyperedges."""
+    rng = np.random.default_rng(1)
+    labels = as_labels(rng.integers(0, 3, (60, 5)))
+    edges = Rows(labels, labels.source.read(0, 60)).hyperedges
+    step = jaccard(edges)
+    step /= step.sum(axis=1, keepdims=True)
+    power, total = np.eye(len(step)), np.zeros_like(step)
+    for _ in range(20):
+        power = power @ step
+        total += power @ power.T
+    lengths = np.sqrt(total.diagonal())
+    np.testing.assert_allclose(likeness_of_walks(edges, len(step)), total / np.outer(lengths, lengths), atol=1e-9)

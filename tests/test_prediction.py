@@ -1,17 +1,16 @@
 """New rows by a stored model: the same labels as the model in memory gives, whatever form they come and go in."""
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
 import zarr
 from click.testing import CliRunner
 
-from cehm_dask import CEHM, ClusterEnsemble, ingest
+from cehm_dask import CEHM, ClusterEnsemble, encoding, ingest
 from cehm_dask.cli import main
-from cehm_dask.files import StoreError
+from cehm_dask.errors import StoreError
 from cehm_dask.prediction import load, predict
+from tests.conftest import edit_facts
 
 pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
 
@@ -52,7 +51,7 @@ def read(path):
 
 @pytest.mark.parametrize("suffix", [".npy", ".csv", ".parquet", ".zarr"])
 def test_predict__as_the_fitted_model_does(model, old_and_new, tmp_path, monkeypatch, suffix):
-    monkeypatch.setattr(ingest, "READ_ROWS", 64)
+    monkeypatch.setattr(encoding, "READ_ROWS", 64)
     fitted, consensus = model
     np.save(tmp_path / "new.npy", old_and_new[1])
     assert predict(consensus, tmp_path / "new.npy", tmp_path / f"out{suffix}") == 200
@@ -75,7 +74,7 @@ def test_predict__the_rows_it_was_made_of(model, old_and_new, tmp_path):
 
 
 def test_predict__text_labels_and_an_ensemble(old_and_new, tmp_path, monkeypatch):
-    monkeypatch.setattr(ingest, "READ_ROWS", 64)
+    monkeypatch.setattr(encoding, "READ_ROWS", 64)
     frames = [pd.DataFrame(np.where(rows < 0, None, np.char.add("c", rows.astype(str)))) for rows in old_and_new]
     for frame in frames:
         frame.columns = list("abcdef")
@@ -130,9 +129,7 @@ def test_load__of_a_store_without_its_members_labels(model, tmp_path):
     import shutil
 
     shutil.copytree(model[1], tmp_path / "c.zarr")
-    facts = json.loads((tmp_path / "c.zarr" / "zarr.json").read_text())
-    del facts["attributes"]["cehm"]["label_values"]
-    (tmp_path / "c.zarr" / "zarr.json").write_text(json.dumps(facts))
+    edit_facts(tmp_path / "c.zarr", drop=["label_values"])
     with pytest.raises(StoreError, match="make it anew"):
         CEHM.load(tmp_path / "c.zarr")
 

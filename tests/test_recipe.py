@@ -9,8 +9,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cehm_dask.masking import masked
 from cehm_dask.plan import VARIANTS, Params
-from cehm_dask.recipe import Recipe, RecipeError, example, load, parse
+from cehm_dask.recipe import RecipeError, example, load, parse
+from cehm_dask.recipe_model import Recipe
 
 PIPELINES = Path(__file__).parent.parent / "pipelines"
 SMALL = """\
@@ -70,6 +72,9 @@ WRONG = {
     "k of nothing": ("consensus.k=[]", "[] is neither a number"),
     "k true": ("consensus.k=true", "True is neither a number"),
     "k fraction": ("consensus.k=2.5", "2.5 is neither a number"),
+    "k range": ("consensus.k=1..99999999999", "'1..99999999999': 99,999,999,999 numbers of clusters, expected at most"),
+    "k digits": (f"consensus.k={'9' * 5000}", "99 is no int"),
+    "memory beyond": ("memory=999999999999999999999GiB", "more than any machine has"),
     "k zero": ("consensus.k=0", "0: must be at least 1"),
     "k beyond": ("consensus.k=40000", "40000: must be at most 32767"),
     "type": ("consensus.restarts=many", "'many': expected a whole number"),
@@ -170,6 +175,18 @@ def test_override__the_last_one_counts_and_sections_are_made():
         ("a: 1\n---\nb: 2\n", "not YAML"),
         ("a: " + "[" * 5000, "not YAML"),
         ("a: \x07\n", "not YAML"),
+        ("a: !!binary aGk=\n", "r.yaml:1: not YAML: tag tag:yaml.org,2002:binary is not allowed"),
+        ("a: !!timestamp 2026-01-01\n", "r.yaml:1: not YAML: tag tag:yaml.org,2002:timestamp is not allowed"),
+        ("a: !!timestamp x\n", "tag tag:yaml.org,2002:timestamp is not allowed"),
+        ("a: !!set {x, y}\n", "tag tag:yaml.org,2002:set is not allowed"),
+        ("a: !!bool maybe\n", "r.yaml:1: not YAML: 'maybe' is no bool"),
+        ("a: !!int ''\n", "r.yaml:1: not YAML: '' is no int"),
+        ("a: !own x\n", "tag !own is not allowed"),
+        ("? [a, b]\n: c\n", "r.yaml:1: not YAML: expected a name as key"),
+        ('a: "x\\0y"\n', "r.yaml:1: not YAML: a null character is not allowed"),
+        ("a: " + "x" * 300_000, "300,003 characters, expected at most 262,144: is it a data file?"),
+        ("".join(f"int{n}: 1\n" for n in range(20_000)), "r.yaml:1: int0: unknown key"),
+        ("int: 1\n", "r.yaml:1: int: unknown key"),
         (SMALL + "output: again\n", "r.yaml:6: output: is there already in line 5"),
     ],
 )
@@ -240,8 +257,24 @@ def test_environment__its_values_are_not_shown_in_errors():
 
 
 def test_environment__masked_texts():
-    recipe = parse(SMALL, ["output=${A}/${B}"], {"A": "/very", "B": "/very/long"})
-    assert recipe.masked("in /very/long and /very") == "in ${B} and ${A}"
+    parse(SMALL, ["output=${A}/${B}"], {"A": "/very", "B": "/very/long"})
+    assert masked("in /very/long and /very") == "in ${B} and ${A}"
+
+
+def test_environment__also_with_its_date_filled_in():
+    recipe = parse(SMALL, ["output=${A}"], {"A": "hidden/{date}/x"})
+    assert masked(recipe.on("2026-11-16").output) == "${A}"
+
+
+def test_environment__a_default_is_no_secret():
+    recipe = parse(SMALL, ["output=${A:-somewhere}"], {})
+    assert masked(recipe.output) == "somewhere"
+
+
+def test_written__has_no_credentials_of_a_url():
+    recipe = parse(SMALL, ["features.path=s3://key:hidden-password@bucket/x.npy"], {})
+    assert "hidden" not in yaml.safe_dump(recipe.written())
+    assert recipe.features.path == "s3://key:hidden-password@bucket/x.npy"
 
 
 # --- example, schema, pipelines ----------------------------------------------------------------------------------

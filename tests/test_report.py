@@ -24,6 +24,7 @@ from sklearn.metrics.cluster import contingency_matrix
 from sklearn.preprocessing import StandardScaler
 
 from cehm_dask import CEHM, ClusterEnsemble, cli
+from cehm_dask.consensus_store import open_consensus
 from cehm_dask.ingest import ingest
 from cehm_dask.plan import PAPER
 from cehm_dask.report import browser, picture, write_report
@@ -31,8 +32,8 @@ from cehm_dask.report import page as page_module
 from cehm_dask.report.drawing import COLOURS
 from cehm_dask.report.findings import labels_of, look, members_of, runners_up
 from cehm_dask.report.page import compose
-from cehm_dask.store import open_consensus
 from cehm_dask.synth import Synth
+from tests.conftest import edit_facts, without_digests
 
 pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
 
@@ -42,12 +43,8 @@ NASTY = """</script><img src=x onerror=alert(2)>"'&"""
 FIGURES = ["sizes", "ridges", "confidence", "growth", "moved", "loss", "map", "agreement", "seconds"]
 
 
-def add_facts(url, **facts):
-    group = zarr.open_group(url, mode="r+")
-    group.attrs["cehm"] = {**group.attrs["cehm"], **facts}
-
-
 def add_array(url, name, values):
+    without_digests(url)
     zarr.open_group(url, mode="r+").create_array(name, shape=values.shape, dtype=values.dtype, overwrite=True)[...] = (
         values
     )
@@ -144,6 +141,7 @@ def test_least_certain__are_the_same_whatever_the_chunks(made, tmp_path, monkeyp
         for name in ("labels", "margin"):
             # Many ties, so that their order is told by rows alone.
             values = np.round(labels.array(name)[:], 1)
+            without_digests(url)
             group = zarr.open_group(url, mode="r+")
             group.create_array(name, shape=(400,), dtype=values.dtype, chunks=(chunk,), overwrite=True)[:] = values
         seen = look(open_consensus(url), np.arange(0, 400, 3))
@@ -238,14 +236,14 @@ def test_candidates__a_sample_of_rows_is_told(made, tmp_path):
     url = str(tmp_path / "auto.zarr")
     shutil.copytree(made / "auto.zarr", url)
     candidates = [{**own, "sizes": [10, 20, 30, 40, 50]} for own in open_consensus(url).facts["candidates"]]
-    add_facts(url, candidates=candidates)
+    edit_facts(url, candidates=candidates)
     assert "They competed on 150 samples drawn at random; the one kept then ran over all 399." in compose(url).html
 
 
 def test_candidates__a_tie_is_told(made, tmp_path):
     url = str(tmp_path / "auto.zarr")
     shutil.copytree(made / "auto.zarr", url)
-    add_facts(url, candidates=[{**own, "score": 1.25} for own in open_consensus(url).facts["candidates"]])
+    edit_facts(url, candidates=[{**own, "score": 1.25} for own in open_consensus(url).facts["candidates"]])
     words = compose(url).html
     assert "was kept: 1.2500 (start: " in words
     assert "the next is equal to four digits." in words
@@ -316,12 +314,10 @@ def test_store_without_extras__still_has_a_page(made, tmp_path):
     """Made by an earlier program: no moves, no medoids, no choice, no trail; and nothing else is given."""
     url = str(tmp_path / "old.zarr")
     shutil.copytree(made / "consensus.zarr", url)
+    without_digests(url)
+    scan = [{name: open_consensus(url).facts["scan"][0][name] for name in ("n_clusters", "agreement", "loss")}]
+    edit_facts(url, drop=("moves", "choice", "trail_stages"), scan=scan)
     group = zarr.open_group(url, mode="r+")
-    facts = group.attrs["cehm"]
-    for name in ("moves", "choice", "trail_stages"):
-        facts.pop(name, None)
-    facts["scan"] = [{name: facts["scan"][0][name] for name in ("n_clusters", "agreement", "loss")}]
-    group.attrs["cehm"] = facts
     for name in ("medoids", "trail", "trail_rows"):
         if name in group:
             del group[name]
@@ -356,8 +352,12 @@ def test_other_ensemble__is_refused(made, tmp_path):
 def test_url__is_shown_without_its_password(made):
     opened = page_module.open_finished(str(made / "consensus.zarr"))
     secret = dataclasses.replace(opened, url="s3://key:secret@bucket/consensus.zarr")
-    told = dict(page_module._run(secret, None)["origin"])
-    assert told["consensus"] == "s3://…@bucket/consensus.zarr"
+    own = page_module._run
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page_module, "_run", lambda _store, source: own(secret, source))
+        page = compose(made / "consensus.zarr").html
+    assert "s3://***@bucket/consensus.zarr" in page
+    assert "key:secret" not in page
 
 
 def test_file__is_not_replaced_unless_asked(made, tmp_path):
@@ -366,6 +366,10 @@ def test_file__is_not_replaced_unless_asked(made, tmp_path):
     with pytest.raises(FileExistsError, match="--overwrite"):
         write_report(made / "consensus.zarr", path)
     write_report(made / "consensus.zarr", path, overwrite=True)
+    path.write_text("<title>somebody else's</title>")
+    with pytest.raises(FileExistsError, match="is no page that this program wrote"):
+        write_report(made / "consensus.zarr", path, overwrite=True)
+    assert "else's" in path.read_text()
 
 
 def test_features_larger_than_memory__have_the_same_axes(monkeypatch):
@@ -435,7 +439,7 @@ def huge(made, tmp_path):
         "trail_rows": np.sort(rng.choice(n, 4096, replace=False)),
     }.items():
         add_array(url, name, values)
-    add_facts(
+    edit_facts(
         url,
         n_samples=n,
         n_silent=0,
@@ -595,7 +599,7 @@ def with_trail(made, tmp_path_factory):
         for k in (4, 5, 6)
     ]
     reason = f"five it is {HOSTILE}"
-    add_facts(
+    edit_facts(
         url,
         trail_stages=[stage for stage, _ in steps],
         scan=scan,

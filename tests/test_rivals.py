@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cehm_dask import spectral
+from cehm_dask.errors import BudgetError
 from cehm_dask.job import Where
 from cehm_dask.labels import as_labels
 from cehm_dask.machine import resident_bytes
-from cehm_dask.plan import BudgetError
 from cehm_dask.points import unit_points
 from cehm_dask.rivals import (
     METHODS,

@@ -19,13 +19,16 @@ from sklearn.metrics import normalized_mutual_info_score
 
 from cehm_dask import CEHM, cli, export
 from cehm_dask.cluster import WORKER_BYTES
-from cehm_dask.files import Lock
+from cehm_dask.consensus_store import open_consensus
+from cehm_dask.directory import Directory
+from cehm_dask.ensemble_store import open_ensemble
 from cehm_dask.labels import as_labels
+from cehm_dask.locks import Lock
 from cehm_dask.outlook import outlook
 from cehm_dask.plan import make_budget
 from cehm_dask.recipe import load, parse
-from cehm_dask.run import STAGES, Directory, run
-from cehm_dask.store import open_consensus, open_ensemble
+from cehm_dask.run import STAGES, run
+from cehm_dask.seals import with_seal
 from cehm_dask.synth import Synth
 from tests.conftest import cehm
 
@@ -248,8 +251,9 @@ def test_again__overwrite_does_everything_anew(folder):
 def test_again__note_lost_after_the_last_byte(folder):
     # As if the process had died between writing the store and noting it.
     state = json.loads(Path("out/run.json").read_text())
-    state["stages"]["consensus"]["state"] = "running"
-    Path("out/run.json").write_text(json.dumps(state))
+    state["stages"]["consensus"] |= {"state": "running"}
+    del state["stages"]["consensus"]["outputs"]
+    Path("out/run.json").write_text(json.dumps(with_seal(state)))
     before = stamps("out")
     assert again()["consensus"] == "skipped"
     assert stamps("out") == before
@@ -301,7 +305,7 @@ def test_refused__a_second_run_at_the_same_time(folder):
     lock = Lock("out")
     lock.take()
     try:
-        _, err = cehm("run", "recipe.yaml", code=2)
+        _, err = cehm("run", "recipe.yaml", code=7)
     finally:
         lock.release()
     assert "is being written by another run" in err

@@ -1,53 +1,34 @@
 """Stores in an object store: a pretended S3 on this machine's loopback, the same labels as in memory."""
 
 import json
-import time
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 
-boto3 = pytest.importorskip("boto3")
-pytest.importorskip("s3fs")
-moto_server = pytest.importorskip("moto.server")
-
-from click.testing import CliRunner  # noqa: E402
-
-from cehm_dask import CEHM, cli, files, job, store  # noqa: E402
-from cehm_dask.features import as_features  # noqa: E402
-from cehm_dask.files import Lock, StoreError  # noqa: E402
-from cehm_dask.ingest import ingest  # noqa: E402
-from cehm_dask.recipe import load  # noqa: E402
-from cehm_dask.run import run  # noqa: E402
-from cehm_dask.store import ConsensusStore, create_ensemble, open_consensus, open_ensemble  # noqa: E402
-from cehm_dask.synth import Synth  # noqa: E402
+from cehm_dask import CEHM, cli, ensemble_store, files, job
+from cehm_dask.attributes import read_facts
+from cehm_dask.base_labels import generate
+from cehm_dask.consensus_store import open_consensus
+from cehm_dask.ensemble_store import open_ensemble
+from cehm_dask.ensemble_writer import create_ensemble
+from cehm_dask.errors import BusyError, ReplacedError, StoreError
+from cehm_dask.features import as_features
+from cehm_dask.ingest import ingest
+from cehm_dask.members import plan_members
+from cehm_dask.recipe import load
+from cehm_dask.run import run
+from cehm_dask.synth import Synth
+from tests.pretended_s3 import BUCKET, SECRET
 
 pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
 
-SECRET = "wJalrXUtnFEMI-not-a-real-secret"
-BUCKET = "bucket"
 PIPELINES = Path(__file__).parent.parent / "pipelines"
-
-
-@pytest.fixture(scope="module")
-def s3():
-    """A client of the pretended S3, which everything under test finds through the environment."""
-    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        patch.setenv("AWS_ACCESS_KEY_ID", "AKIA-not-a-real-key")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        client = boto3.client("s3")
-        client.create_bucket(Bucket=BUCKET)
-        yield client
-    server.stop()
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +120,7 @@ def test_lock__second_run_is_refused_while_the_first_writes(ensemble, wanted, ou
 
     def progress(event):
         if event.round == 2:
-            with pytest.raises(StoreError, match=r"being written by another run .* wait for it, or delete") as error:
+            with pytest.raises(BusyError, match=r"being written by another run .* wait for it; if it is dead") as error:
                 fit(ensemble, output, overwrite=True)
             refusals.append(str(error.value))
 
@@ -152,7 +133,7 @@ def test_lock__second_import_is_refused_while_the_first_writes(s3, base_labels, 
 
     def meddle(what, _rows):
         if what == "written":
-            with pytest.raises(StoreError, match=r"being written by another run"):
+            with pytest.raises(BusyError, match=r"being written by another run"):
                 ingest(base_labels[::-1], output, overwrite=True)
             refusals.append(what)
 
@@ -191,58 +172,8 @@ def test_features__of_the_store_that_cannot_be_read(s3, tmp_path):
         as_features(f"s3://{BUCKET}/text.npy")
 
 
-def test_lock__one_of_two_that_come_at_once(s3, output, monkeypatch):
-    """Whoever looks first need not write first: looking and taking are one step."""
-    first, second = Lock(output), Lock(output)
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "read_whole", lambda url: None)  # as it was before either of them came
-        patch.setattr(files, "LOCK_SECONDS", float("inf"))
-        first.take()
-        with pytest.raises(StoreError, match="being written by another run"):
-            second.take()
-    first.release()
-    second.take()
-    second.release()
-
-
-def test_lock__shows_signs_of_life_by_itself(s3, output, monkeypatch):
-    monkeypatch.setattr(files, "LOCK_RENEWAL_SECONDS", 0.05)
-    lock = Lock(output)
-    lock.take()
-    first = files.read_whole(lock.url)
-    deadline = time.monotonic() + 30
-    while files.read_whole(lock.url) == first:
-        assert time.monotonic() < deadline, "no sign of life"
-        time.sleep(0.05)
-    lock.release()
-    time.sleep(0.3)
-    assert files.LOCK_NAME not in keys(s3, output)  # nor does it come back
-
-
-def test_lock__renewed_with_every_checkpoint_and_taken_over_when_dead(s3, output, monkeypatch):
-    held = ConsensusStore(output, {"seed": 0})
-    held.open(overwrite=False)
-    real = time.time
-    monkeypatch.setattr(files.time, "time", lambda: real() + 0.9 * files.LOCK_SECONDS)
-    held.save_checkpoint({"counts": np.arange(3)}, {"round": 1})
-    monkeypatch.setattr(files.time, "time", lambda: real() + 1.8 * files.LOCK_SECONDS)
-    with pytest.raises(StoreError, match="being written by another run"):
-        ConsensusStore(output, {"seed": 0}).open(overwrite=False)
-    monkeypatch.setattr(files.time, "time", lambda: real() + 2.0 * files.LOCK_SECONDS)
-    heir = ConsensusStore(output, {"seed": 0})
-    heir.open(overwrite=False)
-    assert heir.load_checkpoint()[1] == {"round": 1}
-    with pytest.raises(StoreError, match="was taken over by another run"):  # not so dead after all
-        held.save_checkpoint({"counts": np.arange(3)}, {"round": 2})
-    assert heir.load_checkpoint()[1] == {"round": 1}
-    held.close()
-    assert files.LOCK_NAME in keys(s3, output)  # it is the heir's
-    heir.close()
-    assert files.LOCK_NAME not in keys(s3, output)
-
-
 def test_damaged__shard_lost_or_changed(s3, base_labels, output, monkeypatch):
-    monkeypatch.setattr(store.time, "sleep", lambda _: None)
+    monkeypatch.setattr(ensemble_store.time, "sleep", lambda _: None)
     ingest(base_labels, output, chunk_rows=40)
     there = open_ensemble(output)
     prefix = output.removeprefix(f"s3://{BUCKET}/") + "/labels/c/"
@@ -266,7 +197,7 @@ def test_existing__kept_unless_asked(s3, ensemble, output):
     with pytest.raises(StoreError, match="is no consensus store"):
         fit(ensemble, output, overwrite=True)
     create_ensemble(output, 20, [3], overwrite=True)
-    assert store.read_facts(output)["n_samples"] == 20
+    assert read_facts(output)["n_samples"] == 20
 
 
 def test_missing__store_and_bucket(s3):
@@ -335,3 +266,54 @@ def test_run__features_and_run_directory_in_the_store(s3, tmp_path, monkeypatch)
     assert SECRET not in log
     again = run(load(PIPELINES / "s3.yaml", [*changes, "consensus.restarts=2"]), date=date(2026, 11, 16))
     assert (again.stages["ensemble"], again.stages["consensus"]) == ("skipped", "done")
+
+
+def test_verify__names_what_changed(s3, base_labels, output):
+    ingest(base_labels, output, chunk_rows=40)
+    cli_says = CliRunner().invoke(cli.main, ["verify", output])
+    assert cli_says.exit_code == 0, cli_says.output
+    assert "are what was written" in cli_says.output
+    prefix = output.removeprefix(f"s3://{BUCKET}/")
+    one, other = (f"{prefix}/labels/c/{shard}/0" for shard in (0, 2))
+    for first, second in ((one, other), (other, one)):
+        s3.copy_object(Bucket=BUCKET, Key=f"{prefix}-{second[-3]}", CopySource={"Bucket": BUCKET, "Key": first})
+    s3.copy_object(Bucket=BUCKET, Key=one, CopySource={"Bucket": BUCKET, "Key": f"{prefix}-0"})
+    cli_says = CliRunner().invoke(cli.main, ["verify", output])
+    assert cli_says.exit_code == 2
+    assert "shard 0 of labels" in cli_says.output
+    with pytest.raises(StoreError, match="its shard is not the one that was written there"):
+        open_ensemble(output).read(0, 40)
+
+
+def test_replaced__while_it_is_read(base_labels, output, monkeypatch):
+    ingest(base_labels, output, chunk_rows=40)
+    budget_of = job.budget_of
+    monkeypatch.setattr(job, "budget_of", lambda *a: replace(budget_of(*a), keep_labels=False))
+
+    def replace_it(event):
+        if event.round == 2:
+            ingest(base_labels[::-1], output, chunk_rows=40, overwrite=True)
+
+    with pytest.raises(ReplacedError, match="was replaced while it was being read; run again"):
+        CEHM(4, variant="released", random_state=0).fit(output, progress=replace_it)
+
+
+def test_append__goes_on_after_it_was_cut_off_among_its_copies(s3, output, monkeypatch):
+    rows = as_features(np.random.default_rng(0).normal(size=(300, 3)))
+    generate(rows, output, plan_members(2, 3, 5, 0), 0, threads=1)
+    filesystem = fsspec.core.url_to_fs(output)[0]
+    copied, copy = [], filesystem.cp_file
+
+    def cut(*paths):
+        copied.append(paths)
+        if len(copied) == 2:
+            raise KeyboardInterrupt
+        copy(*paths)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(filesystem, "cp_file", cut)
+        with pytest.raises(KeyboardInterrupt):
+            generate(rows, output, plan_members(2, 3, 5, 0, first=2), 0, append=True, threads=1)
+    assert len(open_ensemble(output).widths) == 4
+    assert open_ensemble(output).read(0, 300).shape == (300, 4)
+    assert not keys(s3, output.replace(output.rsplit("/", 1)[1], f".{output.rsplit('/', 1)[1]}.writing"))

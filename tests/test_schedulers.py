@@ -17,9 +17,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from cehm_dask.consensus_store import open_consensus
 from cehm_dask.recipe import load
 from cehm_dask.run import run
-from cehm_dask.store import open_consensus
 
 pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
 

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from cehm_dask import CEHM, scoring
 from cehm_dask.cli import main
 from cehm_dask.engine import Engine
+from cehm_dask.errors import StoreError
 from cehm_dask.evaluation import contingency, scores
-from cehm_dask.files import StoreError
 from cehm_dask.ingest import ingest
 from cehm_dask.scoring import evaluate
 

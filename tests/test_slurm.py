@@ -14,8 +14,10 @@ import pytest
 import yaml
 
 from cehm_dask import CEHM
-from cehm_dask.cluster import ClusterError, connect
-from cehm_dask.store import open_consensus, open_ensemble
+from cehm_dask.cluster import connect
+from cehm_dask.consensus_store import open_consensus
+from cehm_dask.ensemble_store import open_ensemble
+from cehm_dask.errors import ClusterError
 from cehm_dask.synth import Synth
 from tests.conftest import cehm
 
@@ -159,7 +161,7 @@ def test_interrupted__takes_its_jobs_along(folder, large):
 def test_submit__done_by_jobs_alone(folder, ensemble, wanted):
     out, _ = cehm("submit", recipe(folder, ensemble, consensus={"k": 5}), "--cluster", config(folder))
     assert out.startswith("job ")
-    _, err = cehm("submit", recipe(folder, ensemble, consensus={"k": 5}), "--cluster", config(folder), code=5)
+    _, err = cehm("submit", recipe(folder, ensemble, consensus={"k": 5}), "--cluster", config(folder), code=7)
     assert "wait for it, or 'scancel" in err
     until(lambda: queue() == [], 300, "the run has ended")
     out, _ = cehm("status", "run")

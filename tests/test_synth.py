@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cehm_dask import synth
-from cehm_dask.files import StoreError
-from cehm_dask.store import open_ensemble
+from cehm_dask.ensemble_store import open_ensemble
+from cehm_dask.errors import StoreError
 from cehm_dask.synth import Synth
 
 
@@ -170,7 +170,9 @@ def test_rows__of_a_shorter_ensemble_begin_alike(small_blocks):
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 def test_written__equals_the_arrays(tmp_path, monkeypatch, threads, missing):
-    monkeypatch.setattr("cehm_dask.store.CHUNK_BYTES", 1000)  # many shards, whose borders are not those of the blocks
+    monkeypatch.setattr(
+        "cehm_dask.ensemble_writer.CHUNK_BYTES", 1000
+    )  # many shards, whose borders are not those of the blocks
     monkeypatch.setattr(synth, "BLOCK_ROWS", 900)
     made = Synth(5000, 3, missing=missing, k_max=300)
     reported = []

@@ -1,21 +1,24 @@
 """The command ``cehm``: the door for people who do not write code.
 
-Top of the flow; parses, calls, prints. Errors of the user's making end with one line and an exit code: 2 for bad
-input, 3 for what does not fit the memory allowed, 4 for an interrupted run, 5 for a cluster that cannot be had.
+Top of the flow; parses, calls, prints. Every error ends with one line and an exit code (``cehm_dask.errors``).
 Commands stand in the files beside this one and import what they need when they are called, so that ``cehm --help``
 is quick.
 """
 
 import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import click
 
 from cehm_dask import __version__
-from cehm_dask.cli import cluster, compare, consensus, data, evaluate, report, reproduce, run
-from cehm_dask.cli.explain import JsonLines
+from cehm_dask.cli import cluster, compare, consensus, data, evaluate, report, reproduce, run, verify
+from cehm_dask.cli.explain import Commands, JsonLines, TextLines
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="cehm")
 @click.option("--verbose", is_flag=True, help="Log every sweep, and show tracebacks.")
 @click.option(
@@ -25,18 +28,35 @@ from cehm_dask.cli.explain import JsonLines
     show_default=True,
     help="json: stages, sweeps, warnings and errors as lines of JSON on stderr, and no progress or summary.",
 )
-def main(verbose: bool, log_format: str) -> None:
+@click.pass_context
+def main(context: click.Context, verbose: bool, log_format: str) -> None:
     """Consensus clustering: many clusterings of the same samples in, one better clustering out."""
-    handler = logging.StreamHandler()
-    lines = log_format == "json"
+    context.with_resource(_logged(verbose, log_format == "json"))
+
+
+@contextmanager
+def _logged(verbose: bool, lines: bool) -> Iterator[None]:
+    """Log to stderr while a command runs."""
+    # The formatters mask: done once more on the way through stderr, JSON would lose its form.
+    stream: Any = sys.stderr
+    handler = logging.StreamHandler(getattr(stream, "raw", stream))
     handler.setLevel(logging.DEBUG if verbose else logging.INFO if lines else logging.WARNING)
-    handler.setFormatter(JsonLines() if lines else logging.Formatter("%(asctime)s %(name)s %(message)s"))
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    if lines:
-        logging.getLogger("cehm_dask").setLevel(logging.INFO)
+    handler.setFormatter(JsonLines() if lines else TextLines("%(asctime)s %(name)s %(message)s"))
+    levels = {"": logging.DEBUG if verbose else logging.WARNING}
+    if lines and not verbose:
+        levels["cehm_dask"] = logging.INFO
     if verbose:
-        logging.getLogger().setLevel(logging.DEBUG)
-        logging.getLogger("numba").setLevel(logging.WARNING)
+        levels["numba"] = logging.WARNING  # every step of every compilation
+    before = {name: logging.getLogger(name).level for name in levels}
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
 
 
 for _command in (
@@ -44,6 +64,7 @@ for _command in (
     data.generate,
     data.synth,
     data.info,
+    verify.verify,
     consensus.consensus,
     run.run,
     run.plan,

@@ -1,6 +1,5 @@
 """``cehm cluster check`` and ``certs``, ``cehm submit`` and ``status``: clusters before, without and after a person."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from cehm_dask.cli.explain import explained
+from cehm_dask.cli.explain import Terminal, echo_masked, echo_values, explained
 
 
 @click.group()
@@ -33,8 +32,9 @@ def check(file: str, reads: tuple[str, ...], writes: tuple[str, ...], as_json: b
       cehm cluster check cluster_configs/local-processes.yaml
       cehm cluster check cluster_configs/slurm.yaml --input ensemble.zarr --output consensus.zarr
     """
-    from cehm_dask.cluster import connect, require_access, survey
+    from cehm_dask.cluster import connect
     from cehm_dask.machine import this_machine
+    from cehm_dask.workers import require_access, survey
 
     with connect(file) as client:
         if client is None:
@@ -44,9 +44,9 @@ def check(file: str, reads: tuple[str, ...], writes: tuple[str, ...], as_json: b
             require_access(client, reads, writes)
             found = {**survey(client), "input": list(reads), "output": list(writes)}
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        echo_values(found, indent=2)
     else:
-        _print(Console(highlight=False, soft_wrap=True), found)
+        _print(Terminal(highlight=False, soft_wrap=True), found)
 
 
 def _print(console: Console, found: dict[str, Any]) -> None:
@@ -121,17 +121,20 @@ def submit(recipe: str, spec: str, overrides: tuple[str, ...], date: Any, applie
     config = read_config(spec)
     if isinstance(config, Kubernetes):
         manifest = submission.job_manifest(wanted, config, day)
-        click.echo(submission.apply(manifest) if applied else manifest, nl=False)
+        if applied:
+            click.echo(submission.apply(manifest), nl=False)
+        else:
+            echo_masked(manifest)
         return
     job = submission.submit(wanted, spec, day)
-    click.echo(f"job {job}; 'cehm status {wanted.on(day.isoformat()).output}' tells how it fares")
+    click.echo(f"job {job}; 'cehm status {wanted.on(day.isoformat()).output}' tells its state")
 
 
 @click.command()
 @click.argument("run")
 @explained
 def status(run: str) -> None:
-    """How the run in directory RUN fares: its stages, its job in the queue, its last words.
+    """Say where the run in directory RUN is: its stages, its job in the queue, the last lines of its log.
 
     \b
     Example:

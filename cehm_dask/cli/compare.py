@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.markup import escape
 
-from cehm_dask.cli.explain import explained
+from cehm_dask.cli.explain import Terminal, explained
+from cehm_dask.errors import ExistsError, InputError
+from cehm_dask.masking import masked
 
 PAGE = "comparison.html"
+WRITTEN = ("labels/*.npy", "results.csv", "summary.csv", "dunn-*.csv", "boxes.png", PAGE)
+"""The files of a comparison."""
 WIDE = 160
 """Columns of a table that goes to a file or a pipe."""
 
@@ -65,21 +68,22 @@ def compare(
       cehm compare pool.npz --ensembles 10 --methods cehm,usenc,lwgp
     """
     from cehm_dask import compare as comparing
+    from cehm_dask.export import no_formula
     from cehm_dask.files import write_whole
     from cehm_dask.labels import as_labels
     from cehm_dask.paper_figures import figure_of
     from cehm_dask.pools import N_MEMBERS
-    from cehm_dask.report import comparison
+    from cehm_dask.report import comparison, is_page
 
     if output is not None:
         if output.exists() and not overwrite:
-            raise FileExistsError(f"output {output} exists: choose another name, or pass --overwrite")
-        if output.is_file() or (output.exists() and any(output.iterdir()) and not (output / PAGE).is_file()):
-            raise FileExistsError(f"output {output} exists and is no comparison: choose another name")
+            raise ExistsError(f"output {output} exists: choose another name, or pass --overwrite")
+        if output.is_file() or (output.exists() and any(output.iterdir()) and not is_page(output / PAGE)):
+            raise ExistsError(f"output {output} exists and is no comparison: choose another name")
         figure_of(1, 1, 1, 1)  # what is missing is said before the work, not behind it
         if (ensembles or 1) >= comparing.FEWEST_TO_TEST:
             comparing.posthocs()
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     with tempfile.TemporaryDirectory() as scratch, console.status("reading") as status:
         if quiet:
             status.stop()
@@ -115,7 +119,7 @@ def compare(
             report=lambda title, number: status.update(f"{title}, ensemble {number + 1} of {len(urls)}"),
         )
         if lines["note"].notna().all():
-            raise ValueError(f"no method ran: {lines['note'].iloc[0]}")
+            raise InputError(f"no method ran: {lines['note'].iloc[0]}")
         if output is not None:
             facts = {
                 "samples": f"{first.n_samples:,}",
@@ -124,13 +128,16 @@ def compare(
                 "ensembles": str(len(urls)),
                 "seed": str(seed),
             }
-            page = comparison.render(lines, facts, f"Consensus methods on {Path(source).name}")
-            if output.exists():
-                shutil.rmtree(output)
-            (output / "labels").mkdir(parents=True)
+            lines["note"] = lines["note"].map(masked, na_action="ignore")
+            page = comparison.render(lines, facts, masked(f"Consensus methods on {Path(source).name}"))
+            # What a comparison before this one wrote, and nothing else that may lie there.
+            for name in WRITTEN:
+                for path in output.glob(name):
+                    path.unlink()
+            (output / "labels").mkdir(parents=True, exist_ok=True)
             for found in sorted(Path(scratch).glob("*.npy")):
                 shutil.move(found, output / "labels" / found.name)
-            lines.to_csv(output / "results.csv", index=False)
+            lines.map(no_formula).to_csv(output / "results.csv", index=False)
             comparing.summary(lines).to_csv(output / "summary.csv")
             if comparing.testable(lines):
                 for score in comparison.scored(lines):
@@ -157,15 +164,15 @@ def _pool(source: str) -> Any:
 def _check(source: str, pool: Any, n_clusters: int | None, ensembles: int | None, pool_members: int | None) -> None:
     """Refuse options that do not go with the source."""
     if n_clusters is None:
-        raise ValueError(f"k is missing for {source}: say how many clusters you want, such as --k 10")
+        raise InputError(f"k is missing for {source}: say how many clusters you want, such as --k 10")
     if source.endswith(".npz") and ensembles is None:
         kind = "features" if pool is None else f"a pool of {pool.labels.shape[1]} members"
-        raise ValueError(f"{source} holds {kind}: say how many ensembles to draw, such as --ensembles 30")
+        raise InputError(f"{source} holds {kind}: say how many ensembles to draw, such as --ensembles 30")
     if ensembles is not None and ensembles < 1:
-        raise ValueError(f"ensembles={ensembles}: must be at least 1")
+        raise InputError(f"ensembles={ensembles}: must be at least 1")
     if pool_members is not None:
         if pool is None:
-            raise ValueError(f"pool_members={pool_members}, but {source} is no pool: leave --pool-members out")
+            raise InputError(f"pool_members={pool_members}, but {source} is no pool: leave --pool-members out")
         pool.check(pool_members)
 
 
@@ -177,7 +184,7 @@ def _features(source: str) -> tuple[Any, Any]:
         return source, None
     with arrays_of(Path(source)) as arrays:
         if "X" not in arrays:
-            raise ValueError(
+            raise InputError(
                 f"{source} holds {', '.join(sorted(arrays))}: expected X (n × d) and, if known, y (n), or a pool's "
                 "labels (n × members) and y (n)"
             )
@@ -186,8 +193,8 @@ def _features(source: str) -> tuple[Any, Any]:
 
 def _classes(truth: str | None, own: Any, labels: Any) -> Any:
     """Classes as numbers, -1 where not known, or None."""
+    from cehm_dask.ensemble_store import Ensemble
     from cehm_dask.scoring import as_truth, encoded
-    from cehm_dask.store import Ensemble
 
     if truth is None and own is None and isinstance(labels.source, Ensemble):
         own = labels.source.truth
@@ -212,9 +219,9 @@ def _print(lines: Any) -> None:
     for row in comparison.rows_of(comparing.summary(lines)):
         cells = [f"[bold]{row[score]}[/]" if score in row["best"] else row[score] for score in shown]
         table.add_row(row["title"], *cells, *(row[name] for name in (*extra, "clusters", "seconds", "peak")))
-    console = Console()
+    console = Terminal()
     if not console.is_terminal:
-        console = Console(width=WIDE)
+        console = Terminal(width=WIDE)
     console.print(table)
     for _, line in lines[lines["note"].notna()].iterrows():
         console.print(escape(f"{line['title']} did not run: {line['note']}"), highlight=False, soft_wrap=True)

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.markup import escape
 
-from cehm_dask.cli.explain import Clusters, explained
+from cehm_dask.cli.explain import Clusters, Terminal, explained
+from cehm_dask.errors import InputError
 
 VARIANTS = ("auto", "released", "printed", "cosine", "kmeans", "tau")
 """As in the room ``plan``, which takes a while to load; it also refuses others, in one line."""
@@ -69,23 +69,23 @@ def consensus(
       cehm consensus ensemble.zarr --k 10 --cluster cluster_configs/slurm.yaml -o consensus.zarr
     """
     from cehm_dask import export
+    from cehm_dask.arrays import is_store
     from cehm_dask.cluster import connect
     from cehm_dask.display import Rounds, Stopwatch, summary
     from cehm_dask.estimator import CEHM
     from cehm_dask.labels import as_labels
-    from cehm_dask.store import is_store
 
     if row_id is not None and not labels.endswith((".csv", ".parquet")):
-        raise ValueError(f"--id {row_id}: {labels} has no columns with names; only .csv and .parquet files have")
+        raise InputError(f"--id {row_id}: {labels} has no columns with names; only .csv and .parquet files have")
     stored = output is not None and is_store(output)
     if output is not None and not stored:
         export.check_path(Path(output), overwrite=overwrite)
-    console, watch = Console(stderr=True), Stopwatch()
+    console, watch = Terminal(stderr=True), Stopwatch()
     with connect(cluster) as client, Rounds(console, quiet=quiet) as progress:
         if client is not None and not quiet:
             console.print(f"dashboard: {client.dashboard_link}", highlight=False)
         model = CEHM(random_state=seed, **params).fit(
-            labels if row_id is None else as_labels(labels, leave_out=[row_id]),
+            labels if row_id is None else as_labels(labels, leave_out=[row_id], memory=memory),
             output=output if stored else None,
             overwrite=overwrite,
             memory=memory,
@@ -96,6 +96,6 @@ def consensus(
         ids = None if row_id is None else export.column_ids(labels, row_id)
         export.write(Path(output), model.labels_, model.margin_, model.confidence_, ids)
     if not quiet:
-        summary(Console(), model, watch.seconds)
+        summary(Terminal(), model, watch.seconds)
         if output is not None:
             console.print(f"written: {escape(output)}", highlight=False, soft_wrap=True)

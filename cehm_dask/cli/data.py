@@ -3,18 +3,20 @@
 from typing import Any
 
 import click
-from rich.console import Console
 
-from cehm_dask.cli.explain import Count, explained
+from cehm_dask.cli.explain import Count, Terminal, explained
+
+ROW_ID = "Column of a .csv or .parquet file that names the rows; left out."
 
 
 @click.command("import")
 @click.argument("labels")
 @click.argument("ensemble")
+@click.option("--id", "row_id", help=ROW_ID)
 @click.option("--overwrite", is_flag=True, help="Replace an existing ensemble.")
 @click.option("--quiet", is_flag=True, help="No progress, no summary.")
 @explained
-def import_(labels: str, ensemble: str, overwrite: bool, quiet: bool) -> None:
+def import_(labels: str, ensemble: str, row_id: str | None, overwrite: bool, quiet: bool) -> None:
     """Write base labels to an ensemble.zarr, block by block.
 
     LABELS is a .npy, .csv or .parquet file, a folder of .parquet files, or a Zarr array; one row a sample, one column
@@ -28,8 +30,9 @@ def import_(labels: str, ensemble: str, overwrite: bool, quiet: bool) -> None:
     from cehm_dask.display import Rows
     from cehm_dask.ingest import ingest
 
-    with Rows(Console(stderr=True), quiet=quiet) as rows:
-        ingest(labels, ensemble, overwrite=overwrite, report=rows.report)
+    with Rows(Terminal(stderr=True), quiet=quiet) as rows:
+        left_out = [] if row_id is None else [row_id]
+        ingest(labels, ensemble, overwrite=overwrite, leave_out=left_out, report=rows.report)
     if not quiet:
         _print_info(ensemble)
 
@@ -38,6 +41,7 @@ def import_(labels: str, ensemble: str, overwrite: bool, quiet: bool) -> None:
 @click.argument("features")
 @click.argument("ensemble")
 @click.option("--k", "n_clusters", type=int, required=True, help="Clusters wanted in the end; members have k or more.")
+@click.option("--id", "row_id", help=ROW_ID)
 @click.option("--members", default=30, show_default=True, help="Base clusterings to make.")
 @click.option(
     "--base", multiple=True, default=["kmeans"], show_default=True, help="Also minibatch, mixture, birch, dask-ml."
@@ -62,6 +66,7 @@ def generate(
     features: str,
     ensemble: str,
     n_clusters: int,
+    row_id: str | None,
     members: int,
     base: tuple[str, ...],
     k_min: int | None,
@@ -88,19 +93,22 @@ def generate(
       cehm generate features.npy ensemble.zarr --k 10
       cehm generate features.parquet ensemble.zarr --k 10 --base kmeans --base mixture --subspace 0.5
     """
-    from cehm_dask.base_labels import FULL_FIT_ROWS, k_range, plan_members
+    from cehm_dask.base_labels import FULL_FIT_ROWS, plan_appended
     from cehm_dask.base_labels import generate as make
     from cehm_dask.cluster import connect
     from cehm_dask.display import Rows
     from cehm_dask.features import as_features
-    from cehm_dask.store import open_ensemble
+    from cehm_dask.members import MemberPlan, k_range, plan_members
 
-    rows = as_features(features)
+    rows = as_features(features, leave_out=[] if row_id is None else [row_id])
     low, high = k_range(n_clusters, rows.n_samples)
     low, high = k_min or low, k_max or max(high, k_min or 0)
-    first = len(open_ensemble(ensemble).widths) if append else 0
-    plans = plan_members(members, low, high, seed, base=base, first=first, **drawn)
-    console = Console(stderr=True)
+
+    def draw(first: int) -> list[MemberPlan]:
+        return plan_members(members, low, high, seed, base=base, first=first, **drawn)
+
+    plans = plan_appended(ensemble, draw) if append else draw(0)
+    console = Terminal(stderr=True)
     if not quiet:
         fitted = min(rows.n_samples, fit_rows or FULL_FIT_ROWS)
         console.print(
@@ -154,7 +162,7 @@ def synth(ensemble: str, overwrite: bool, quiet: bool, **options: Any) -> None:
     from cehm_dask.synth import Synth
 
     made = Synth(**options)
-    with Rows(Console(stderr=True), quiet=quiet, total=made.n_samples) as rows:
+    with Rows(Terminal(stderr=True), quiet=quiet, total=made.n_samples) as rows:
         threads = len(os.sched_getaffinity(0))
         made.write(ensemble, overwrite=overwrite, threads=threads, report=lambda count: rows.report("made", count))
     if not quiet:
@@ -172,4 +180,4 @@ def info(store: str) -> None:
 def _print_info(url: str) -> None:
     from cehm_dask.display import describe
 
-    describe(Console(), url)
+    describe(Terminal(), url)

@@ -1,6 +1,5 @@
 """``cehm evaluate`` and ``cehm predict``: how good a consensus is, and where it puts new rows."""
 
-import json
 from typing import Any
 
 import click
@@ -8,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cehm_dask.cli.explain import explained
+from cehm_dask.cli.explain import Terminal, echo_values, explained
 
 TITLES = {
     "nmi": "NMI",
@@ -51,7 +50,7 @@ def evaluate(
     from cehm_dask.cluster import connect
     from cehm_dask.display import Rows
 
-    errors = Console(stderr=True)
+    errors = Terminal(stderr=True)
     with connect(cluster) as client, Rows(errors, quiet=as_json) as rows:
         done_before = 0
 
@@ -62,9 +61,9 @@ def evaluate(
 
         found = scoring.evaluate(consensus, truth, ensemble=ensemble, column=truth_column, client=client, watch=watch)
     if as_json:
-        click.echo(json.dumps(found))
+        echo_values(found)
     else:
-        _show(Console(), found)
+        _show(Terminal(), found)
 
 
 def _show(console: Console, found: dict[str, Any]) -> None:
@@ -124,7 +123,7 @@ def predict(model: str, new: str, output: str, overwrite: bool, quiet: bool) -> 
     from cehm_dask import prediction
     from cehm_dask.display import Rows, Stopwatch
 
-    console, watch = Console(stderr=True), Stopwatch()
+    console, watch = Terminal(stderr=True), Stopwatch()
     with Rows(console, quiet=quiet) as rows:
         count = prediction.predict(model, new, output, overwrite=overwrite, report=rows.report)
     if not quiet:

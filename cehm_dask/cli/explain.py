@@ -1,10 +1,14 @@
-"""What all commands share: exit codes, errors in one line, numbers as people write them."""
+"""What all commands share: exit codes, errors in one line, masked output, numbers as people write them."""
 
-import json
 import logging
+import os
+import signal
 import sys
+import threading
+import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any
@@ -12,11 +16,63 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.markup import escape
+from rich.text import Text
 
-BAD_INPUT = 2
-DOES_NOT_FIT = 3
-INTERRUPTED = 4
-NO_CLUSTER = 5
+from cehm_dask.errors import BUG, INTERRUPTED, ReaderGoneError, exit_code_of, sentence_of
+from cehm_dask.masking import MaskedStream, masked, masked_json, masked_streams, remember_credentials
+
+
+class Terminal(Console):
+    """A console that masks secrets before it breaks lines, in the middle of which they would not be found."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        rendered = super().render_str(text, **options)
+        shown = masked(rendered.plain)
+        return (
+            rendered if shown == rendered.plain else Text(shown, justify=rendered.justify, overflow=rendered.overflow)
+        )
+
+    def on_broken_pipe(self) -> None:
+        raise ReaderGoneError("nobody reads what is printed")
+
+
+class Commands(click.Group):
+    """The commands, with stdout and stderr masked from the first word to the last."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        remember_credentials(os.environ, sys.argv)
+        with masked_streams(), _signals():
+            return super().main(*args, **kwargs)
+
+
+def echo_values(data: Any, **options: Any) -> None:
+    """Print values for programs as JSON: texts in them are masked, keys and numbers stay as they are."""
+    echo_masked(masked_json(data, **options))
+
+
+def echo_masked(text: str) -> None:
+    """Print a text for programs that is masked already."""
+    out: Any = sys.stdout
+    write = out.write_masked if isinstance(out, MaskedStream) else out.write
+    write(text if text.endswith("\n") else f"{text}\n")
+    out.flush()
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """Take SIGTERM, which schedulers and queues send, for Ctrl-C: state is saved, exit code 4."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def explained(command: Callable[..., None]) -> Callable[..., None]:
@@ -24,21 +80,23 @@ def explained(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> None:
-        from cehm_dask.cluster import ClusterError
-        from cehm_dask.plan import BudgetError
-
-        console = Console(stderr=True, soft_wrap=True, highlight=False)
+        console = Terminal(stderr=True, soft_wrap=True, highlight=False)
         context = click.get_current_context(silent=True)
         lines = context is not None and context.find_root().params.get("log_format") == "json"
         if lines and "quiet" in kwargs:
             kwargs["quiet"] = True
 
-        def say(level: int, style: str, text: str) -> None:
+        def say(level: int, style: str, text: str, error: BaseException | None = None) -> None:
+            """One line; with an error, its traceback too."""
             if lines:
-                logging.getLogger("cehm_dask").log(level, text)
+                logging.getLogger("cehm_dask").log(level, text, exc_info=error)
+                return
+            if error is not None:
+                sys.stderr.write("".join(traceback.format_exception(error)))
+            if not style:
+                console.print(escape(text))
             else:
-                name = logging.getLevelName(level).lower()
-                console.print(f"[{style}]{name}:[/] {escape(text)}" if style else escape(text))
+                console.print(f"[{style}]{logging.getLevelName(level).lower()}:[/] {escape(text)}")
 
         def show(message: Warning | str, *_: Any, **__: Any) -> None:
             say(logging.WARNING, "yellow", str(message))
@@ -47,22 +105,42 @@ def explained(command: Callable[..., None]) -> Callable[..., None]:
             warnings.showwarning = show
             try:
                 command(*args, **kwargs)
+                sys.stdout.flush()
+            except ReaderGoneError:
+                _look_away()
+                sys.exit(INTERRUPTED)
             except KeyboardInterrupt:
                 where = "" if command.__name__ in ("run", "demo") else "with an output that ends in .zarr, "
                 say(logging.WARNING, "", f"interrupted; {where}the same command goes on from here")
                 sys.exit(INTERRUPTED)
-            except (ValueError, TypeError, OSError, ImportError, ClusterError) as error:
-                if logging.getLogger().isEnabledFor(logging.DEBUG):
-                    raise
-                say(logging.ERROR, "red", str(error))
-                codes = {BudgetError: DOES_NOT_FIT, ClusterError: NO_CLUSTER}
-                sys.exit(next((code for kind, code in codes.items() if isinstance(error, kind)), BAD_INPUT))
+            except click.ClickException:
+                raise
+            except Exception as error:
+                code = exit_code_of(error)
+                told = code == BUG or logging.getLogger().isEnabledFor(logging.DEBUG)
+                say(logging.ERROR, "red", sentence_of(error), error if told else None)
+                sys.exit(code)
 
     return wrapped
 
 
+def _look_away() -> None:
+    """Send what is still to be printed nowhere: whoever read it has gone, as ``head`` does."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(nowhere, stream.fileno())
+
+
+class TextLines(logging.Formatter):
+    """One masked line a log record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return masked(super().format(record))
+
+
 class JsonLines(logging.Formatter):
-    """One JSON object a log record."""
+    """One JSON object a log record, its values masked."""
 
     def format(self, record: logging.LogRecord) -> str:
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
@@ -71,7 +149,7 @@ class JsonLines(logging.Formatter):
             facts["stage"] = stage
         if record.exc_info:
             facts["error"] = self.formatException(record.exc_info)
-        return json.dumps(facts)
+        return masked_json(facts)
 
 
 class Count(click.ParamType[Any]):

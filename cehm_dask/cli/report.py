@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.markup import escape
 
-from cehm_dask.cli.explain import explained
+from cehm_dask.cli.explain import Terminal, explained
+from cehm_dask.errors import InputError
 
 
 @click.command()
@@ -66,18 +66,21 @@ def report(
         written.append(browser.write_pdf(page_path, pdf_path))
     if png is not None:
         written += browser.write_pngs(page.figures, Path(png))
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     for path in written:
         console.print(f"written: {escape(str(path))}", highlight=False, soft_wrap=True)
 
 
 def _row_ids(path: str, column: str | None) -> Any:
     if path.endswith(".npy"):
-        import numpy as np
+        from cehm_dask.files import open_npy
 
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        ids = open_npy(path, "ids")
+        if ids.ndim != 1:
+            raise InputError(f"ids {path} has shape {ids.shape}: expected one id a sample")
+        return ids
     from cehm_dask.export import column_ids
 
     if column is None:
-        raise ValueError(f"ids {path}: a table; name the column that holds them with --id-column")
+        raise InputError(f"ids {path}: a table; name the column that holds them with --id-column")
     return column_ids(path, column)

@@ -4,11 +4,10 @@ import os
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from cehm_dask.cli.explain import explained
+from cehm_dask.cli.explain import Terminal, explained
 
 
 @click.command()
@@ -79,7 +78,7 @@ def reproduce(
     posthocs()  # refuse before the work, not behind it
     if figures:
         paper_figures.figure_of(1, 1, 1, 1)
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     bar = Progress(
         TextColumn("runs"),
         BarColumn(28),

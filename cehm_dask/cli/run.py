@@ -1,16 +1,12 @@
 """``cehm run``, ``plan``, ``recipe`` and ``demo``: a recipe in, a run directory out."""
 
 import json
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
 
-from cehm_dask.cli.explain import explained
+from cehm_dask.cli.explain import Terminal, echo_masked, echo_values, explained
 
 STAGES = ("ensemble", "consensus", "evaluate", "export", "report")
 """As in the room ``run``, which takes a while to load."""
@@ -53,23 +49,15 @@ def run(
     from cehm_dask.display import Stages, run_summary
     from cehm_dask.run import run as do
 
-    watch = Stages(Console(stderr=True), quiet=quiet)
+    watch = Stages(Terminal(stderr=True), quiet=quiet)
     try:
-        with terminated_like_interrupted():
-            result = do(
-                wanted,
-                date=date and date.date(),
-                cluster=cluster,
-                until=until,
-                overwrite=overwrite,
-                watch=watch,
-            )
+        result = do(wanted, date=date and date.date(), cluster=cluster, until=until, overwrite=overwrite, watch=watch)
     finally:
         watch.stop()
     if as_json:
-        click.echo(json.dumps(result.summary()))
+        echo_values(result.summary())
     elif not quiet:
-        run_summary(Console(), result)
+        run_summary(Terminal(), result)
 
 
 @click.command()
@@ -96,21 +84,7 @@ def plan(recipe: str, overrides: tuple[str, ...], date: Any) -> None:
     from cehm_dask.display import show_outlook
     from cehm_dask.outlook import outlook
 
-    show_outlook(Console(soft_wrap=True), outlook(wanted))
-
-
-@contextmanager
-def terminated_like_interrupted() -> Iterator[None]:
-    """Take SIGTERM, which schedulers and queues send, for Ctrl-C: state is saved, exit code 4."""
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    show_outlook(Terminal(soft_wrap=True), outlook(wanted))
 
 
 @click.command()
@@ -131,16 +105,17 @@ def recipe(schema: bool, example: bool, check: str | None, overrides: tuple[str,
     import yaml
 
     from cehm_dask import recipe as recipes
+    from cehm_dask.recipe_model import Recipe
 
     if schema + example + (check is not None) != 1:
         raise click.UsageError("expected one of --schema, --example and --check FILE")
     if schema:
-        click.echo(json.dumps(recipes.Recipe.model_json_schema(), indent=2))
+        click.echo(json.dumps(Recipe.model_json_schema(), indent=2))
     elif example:
         click.echo(recipes.example(), nl=False)
     elif check is not None:
         checked = recipes.load(check, overrides)
-        click.echo(yaml.safe_dump(checked.written(), sort_keys=False, allow_unicode=True), nl=False)
+        echo_masked(yaml.safe_dump(checked.written(), sort_keys=False, allow_unicode=True))
 
 
 @click.command()
@@ -158,15 +133,16 @@ def demo(output: str) -> None:
     from sklearn.datasets import load_digits
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
+    from cehm_dask.consensus_store import open_consensus
     from cehm_dask.display import Stages, run_summary
+    from cehm_dask.ensemble_store import open_ensemble
     from cehm_dask.recipe import example, parse
     from cehm_dask.run import run as do
-    from cehm_dask.store import open_consensus, open_ensemble
 
-    console = Console()
+    console = Terminal()
     features, truth = load_digits(return_X_y=True)
     console.print(f"{len(features):,} images of handwritten digits, 8 × 8 pixels: 30 k-means runs and their consensus")
-    errors = Console(stderr=True)
+    errors = Terminal(stderr=True)
     watch = Stages(errors, quiet=not errors.is_terminal)
     try:
         result = do(parse(example(), [f"output={json.dumps(output)}"]), watch=watch)

@@ -9,7 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cehm_dask.errors import ExistsError, NotFoundError
 from cehm_dask.report.page import compose
+
+HEAD_BYTES = 4096
+"""Where a page says what made it."""
 
 
 def write_report(
@@ -64,13 +68,23 @@ def write_report(
     return page.write(target)
 
 
+def is_page(path: Path) -> bool:
+    """Whether a file is a page that this program wrote, by what it says of its generator."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return b'<meta name="generator" content="cehm_dask ' in file.read(HEAD_BYTES)
+
+
 def check_target(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
     """Refuse, before any work, a place the page could not be written to."""
     target = Path(path)
     if target.is_dir():
         raise IsADirectoryError(f"report {target} is a folder: give a file name, such as {target / 'report.html'}")
     if target.exists() and not overwrite:
-        raise FileExistsError(f"report {target} exists: choose another name, or pass --overwrite")
+        raise ExistsError(f"report {target} exists: choose another name, or pass --overwrite")
+    if target.suffix != ".pdf" and target.exists() and not is_page(target):
+        raise ExistsError(f"report {target} exists and is no page that this program wrote: choose another name")
     if not target.parent.is_dir():
-        raise FileNotFoundError(f"report {target}: the folder {target.parent} does not exist")
+        raise NotFoundError(f"report {target}: the folder {target.parent} does not exist")
     return target

@@ -11,6 +11,9 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from cehm_dask.errors import ExistsError, NotFoundError, StorageError
+from cehm_dask.files import write_whole
+from cehm_dask.masking import masked
 from cehm_dask.report.page import Figure, alone
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
@@ -24,7 +27,7 @@ def find() -> str:
     for name in NAMES:
         if found := shutil.which(name):
             return found
-    raise FileNotFoundError(
+    raise NotFoundError(
         f"no browser to print with: none of {', '.join(NAMES)} is on the PATH; install Chromium, or open the page in "
         "any browser and print it from there"
     )
@@ -33,14 +36,14 @@ def find() -> str:
 def check_folder(folder: Path, *, overwrite: bool) -> None:
     """Refuse, before any work, a folder whose pictures would be lost."""
     if folder.exists() and not folder.is_dir():
-        raise FileExistsError(f"figures {folder}: a file of that name exists; give a folder")
+        raise ExistsError(f"figures {folder}: a file of that name exists; give a folder")
     if folder.is_dir() and any(folder.glob("*.png")) and not overwrite:
-        raise FileExistsError(f"figures {folder} holds .png files: choose another folder, or pass --overwrite")
+        raise ExistsError(f"figures {folder} holds .png files: choose another folder, or pass --overwrite")
 
 
 def write_pdf(page: Path, target: Path) -> Path:
     """Print a page, in light colours."""
-    _run(page, target, f"--print-to-pdf={target}", "--no-pdf-header-footer")
+    _run(page, target, "--print-to-pdf", "--no-pdf-header-footer")
     return target
 
 
@@ -53,23 +56,27 @@ def write_pngs(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
             page, target = Path(scratch) / f"{name}.html", folder / f"{name}.png"
             page.write_text(alone(figure))
             size = f"--window-size={figure.width},{figure.height}"
-            _run(page, target, f"--screenshot={target}", size, f"--force-device-scale-factor={SCALE}")
+            _run(page, target, "--screenshot", size, f"--force-device-scale-factor={SCALE}")
             written.append(target)
     return written
 
 
-def _run(page: Path, target: Path, *options: str) -> None:
+def _run(page: Path, target: Path, act: str, *options: str) -> None:
     # Chromium's own sandbox does not work for root; the page is ours and forbids all but its own script.
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
     with tempfile.TemporaryDirectory() as profile:
+        made = Path(profile) / f"made{target.suffix}"
         command = [
             find(),
             *("--headless=new", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--disable-extensions"),
             *("--disable-background-networking", *sandbox),
             f"--user-data-dir={profile}",
+            f"{act}={made}",
             *options,
             page.resolve().as_uri(),
         ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-    if done.returncode or not target.is_file():
-        raise OSError(f"{command[0]} could not make {target}: {done.stderr.strip()[-500:] or 'it said nothing'}")
+        if done.returncode or not made.is_file():
+            words = masked(done.stderr).strip()[-500:] or "without a message"
+            raise StorageError(f"{command[0]} could not make {target}: {words}")
+        write_whole(str(target), made.read_bytes())

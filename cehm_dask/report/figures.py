@@ -151,7 +151,7 @@ def moved(counts: Sequence[int], stages: Sequence[str]) -> Markup:
 
 
 def loss(losses: Sequence[float]) -> Markup:
-    """Loss in each round of adjustion, above its last value."""
+    """Loss in each round of adjustion, as a fraction of the largest that is possible, above its last value."""
     above = [value - losses[-1] for value in losses]
     drawing = Drawing(190, "Loss in each round of adjustion, above its last value")
     top = max(above) or 1.0
@@ -162,7 +162,7 @@ def loss(losses: Sequence[float]) -> Markup:
     for i, ((x, y), value) in enumerate(zip(points, losses, strict=True)):
         if len(points) <= 60:
             mark = '<circle cx="{}" cy="{}" r="4" class="adjustion"><title>{}</title></circle>'
-            drawing.add(mark, number(x), number(y), f"round {i + 1} of adjustion: loss {value:,.6f}")
+            drawing.add(mark, number(x), number(y), f"round {i + 1} of adjustion: loss {value:,.8g}")
     shown = _whole(1, len(losses))
     frame.x_axis("round of adjustion", [float(t) for t in shown], [str(t) for t in shown])
     return drawing.svg()

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import leaves_list, linkage
 from scipy.spatial.distance import squareform
 
+from cehm_dask.consensus_store import StoredConsensus, open_consensus
+from cehm_dask.ensemble_store import Ensemble
+from cehm_dask.errors import InputError, StoreError
 from cehm_dask.evaluation import block_nmi
-from cehm_dask.files import StoreError
 from cehm_dask.labels import Labels, as_labels
-from cehm_dask.store import Ensemble, StoredConsensus, open_consensus
 
 LEAST_CERTAIN = 50
 MOST_POINTS = 3000
@@ -93,6 +94,8 @@ def look(store: StoredConsensus, rows: NDArray[np.int64]) -> Seen:
         found_labels[first:last], found_margin[first:last] = own_labels[places], own_margin[places]
         spoken = np.flatnonzero(own_labels >= 0)
         own = own_labels[spoken].astype(np.int64)
+        if len(own) and own.max() >= k:
+            raise StoreError(f"store {store.url}: labels hold {own.max()}, of {k} clusters: edited or damaged")
         total += np.bincount(own, weights=own_margin[spoken], minlength=k)
         bins = np.clip((own_margin[spoken] * BINS).astype(np.int64), 0, BINS - 1)
         histogram += np.bincount(own * BINS + bins, minlength=k * BINS).reshape(k, BINS)
@@ -200,7 +203,7 @@ def labels_of(ensemble: Any, store: StoredConsensus) -> Labels:
     labels, facts = as_labels(ensemble), store.facts
     found, wanted = (labels.n_samples, labels.n_members), (facts["n_samples"], facts["n_members"])
     if found != wanted:
-        raise ValueError(
+        raise InputError(
             f"the ensemble has {found[0]:,} samples and {found[1]:,} members, the consensus was made of {wanted[0]:,} "
             f"and {wanted[1]:,}: give the ensemble it was made of"
         )
@@ -224,7 +227,7 @@ def runners_up(store: StoredConsensus, labels: Labels, rows: NDArray[np.int64], 
         return None  # one cluster, or labels with gaps, whose hyperedges only a sweep would tell
     weights = np.zeros((labels.n_slots, counts.shape[1]))
     weights[spoken] = store.array("weights")[...]
-    codes = np.concatenate([labels.source.read(int(row), int(row) + 1) for row in rows]).astype(np.int64)
+    codes = np.concatenate([labels.read(int(row), int(row) + 1) for row in rows]).astype(np.int64)
     belonging = weights[codes + labels.offsets.astype(np.int64)].sum(axis=1)
     belonging[np.arange(len(rows)), own] = -1.0
     return np.where(belonging.max(axis=1) > 0, belonging.argmax(axis=1), -1)
@@ -235,7 +238,7 @@ def names_of(row_ids: Any, rows: NDArray[np.int64], n_samples: int) -> dict[int,
     if not hasattr(row_ids, "blocks"):
         found = len(row_ids)
         if found != n_samples:
-            raise ValueError(f"row ids: {found:,} of them, the consensus has {n_samples:,} samples: one each is needed")
+            raise InputError(f"row ids: {found:,} of them, the consensus has {n_samples:,} samples: one each is needed")
         by_place = row_ids.iloc if hasattr(row_ids, "iloc") else row_ids
         return {row: str(by_place[row]) for row in rows.tolist()}
     names: dict[int, str] = {}
@@ -246,5 +249,5 @@ def names_of(row_ids: Any, rows: NDArray[np.int64], n_samples: int) -> dict[int,
         names |= {row: str(by_place[row - start]) for row in wanted[first:last].tolist()}
         start += len(block)
     if start != n_samples:
-        raise ValueError(f"row ids: {start:,} of them, the consensus has {n_samples:,} samples: one each is needed")
+        raise InputError(f"row ids: {start:,} of them, the consensus has {n_samples:,} samples: one each is needed")
     return names

@@ -20,8 +20,11 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from cehm_dask import __version__
+from cehm_dask.consensus_store import StoredConsensus
+from cehm_dask.ensemble_store import Ensemble
 from cehm_dask.files import write_whole
 from cehm_dask.labels import Labels
+from cehm_dask.masking import masked
 from cehm_dask.plan import PAPER, format_bytes, settings_told
 from cehm_dask.report import figures
 from cehm_dask.report.drawing import COLOURS, colour_classes
@@ -42,7 +45,6 @@ from cehm_dask.report.findings import (
 )
 from cehm_dask.report.picture import Plane, plane_of
 from cehm_dask.scoring import evaluate
-from cehm_dask.store import Ensemble, StoredConsensus
 
 HERE = Path(__file__).parent
 MOST_STAGES = 24
@@ -147,7 +149,8 @@ def compose(
     if any(facts.get("moves", [])[1:]):
         drawn["moved"] = figures.moved(facts["moves"], _stages(facts))
     if len(facts["losses"]) > 1:
-        drawn["loss"] = figures.loss(facts["losses"])
+        # As fractions, which keep their digits; stores of earlier versions have none.
+        drawn["loss"] = figures.loss(facts.get("loss_fractions") or facts["losses"])
     grids = {"map": _grid(found_map.shares, _map_rows(found_map), [f"cluster {c}" for c in found_map.columns])}
     if len(members.shown) > 1:
         shown = members.shown
@@ -189,11 +192,20 @@ def compose(
         },
     }
     context["sections"] = _sections(context)
+    store.confirm()
+    if labels is not None:
+        labels.source.confirm()
     return Page(_template("page.html").render(context), {name: _alone(svg) for name, svg in drawn.items()})
 
 
 def _template(name: str) -> Template:
-    return Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined).get_template(name)
+    options: Context = {"autoescape": True, "undefined": StrictUndefined, "finalize": _told}
+    return Environment(loader=FileSystemLoader(HERE), **options).get_template(name)
+
+
+def _told(value: Any) -> Any:
+    """Masked: a page is sent on. What is markup already was made by the program."""
+    return masked(value) if type(value) is str else value
 
 
 def _alone(svg: Markup) -> Figure:
@@ -421,7 +433,10 @@ def _rounds(facts: Context) -> Context:
         else:
             words += _sentence(rounds)
     if facts["losses"]:
-        words += f" The last loss is {facts['losses'][-1]:,.8g}."
+        words += f" The last loss is {facts['losses'][-1]:,.8g}"
+        if facts.get("loss_fractions"):
+            words += f", {facts['loss_fractions'][-1]:.6g} of the largest that is possible"
+        words += "."
     repairs = facts["identity"].get("variant", "released") not in PAPER
     loss_words = "Adjustion never lets it rise" + (", but where it repairs an empty cluster." if repairs else ".")
     slider = "From the start (the medoids without their overlaps; hollow: not assigned) through diffusion to adjustion."
@@ -593,9 +608,7 @@ def _run(store: StoredConsensus, ensemble: Ensemble | None) -> Context:
         origin += [("ensemble", ensemble.url), ("its source", ensemble.source)]
     origin += [("fingerprint", str(identity["labels"]))]
     origin += [(name, str(version)) for name, version in facts["versions"].items()]
-    # A page is sent on: a user name and password in a URL stay behind.
-    told = [(name, re.sub(r"//[^/@]*@", "//…@", value)) for name, value in origin if value]
-    return {"run_words": words, "settings": settings, "origin": told}
+    return {"run_words": words, "settings": settings, "origin": [(name, value) for name, value in origin if value]}
 
 
 def _picture(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cehm_dask.errors import InputError, MissingExtraError
 from cehm_dask.features import Features, FeatureWarning, Scaling, as_features, fit_scaling
 from cehm_dask.labels import Labels
 from cehm_dask.machine import this_machine
@@ -36,7 +37,7 @@ def plane_of(
         given = as_features(coordinates)
         check_rows("coordinates", given.n_samples, n_samples)
         if given.n_features != 2:
-            raise ValueError(f"coordinates have {given.n_features} columns: expected two, x and y")
+            raise InputError(f"coordinates have {given.n_features} columns: expected two, x and y")
         return Plane(pick(given.read, rows, n_samples).astype(np.float64), "the given coordinates")
     if features is not None:
         given = as_features(features)
@@ -47,7 +48,7 @@ def plane_of(
 
 def check_rows(what: str, found: int, n_samples: int) -> None:
     if found != n_samples:
-        raise ValueError(f"{what} have {found:,} rows, the consensus {n_samples:,}: they must be of the same samples")
+        raise InputError(f"{what} have {found:,} rows, the consensus {n_samples:,}: they must be of the same samples")
 
 
 def pick(read: Callable[[int, int], NDArray[Any]], rows: NDArray[np.int64], n_samples: int) -> NDArray[Any]:
@@ -90,7 +91,7 @@ def _fitted_pca(features: Features, scaling: Scaling, read: Callable[[int, int],
     try:
         from dask_ml import decomposition
     except ImportError as error:
-        raise ImportError(
+        raise MissingExtraError(
             f"features of {features.n_samples:,} × {features.n_features} are larger than memory: their main axes need "
             "dask-ml (pip install 'cehm-dask[dask-ml]'); or give coordinates instead"
         ) from error
@@ -122,7 +123,7 @@ def _label_plane(labels: Labels, rows: NDArray[np.int64]) -> Plane:
     from scipy.sparse import csr_array
     from sklearn.decomposition import PCA
 
-    codes = pick(labels.source.read, rows, labels.n_samples).astype(np.int64)
+    codes = pick(labels.read, rows, labels.n_samples).astype(np.int64)
     slots = codes + labels.offsets.astype(np.int64)
     said = codes > 0 if labels.silent else np.ones(codes.shape, bool)
     ends = np.concatenate(([0], np.cumsum(said.sum(axis=1))))

@@ -6,6 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from cehm_dask.errors import MissingExtraError
+
 
 def balanced_parts(graph: Any, n_parts: int, seed: int) -> NDArray[np.intp]:
     """Parts of nearly equal size that cut edges of little weight.
@@ -15,7 +17,7 @@ def balanced_parts(graph: Any, n_parts: int, seed: int) -> NDArray[np.intp]:
     try:
         import pymetis
     except ImportError as error:
-        raise ImportError("CSPA and MCLA need METIS: pip install 'cehm-dask[metis]'") from error
+        raise MissingExtraError("CSPA and MCLA need METIS: pip install 'cehm-dask[metis]'") from error
     edges = sparse.csr_array(graph)
     edges.setdiag(0)
     edges.eliminate_zeros()

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cehm_dask.errors import BudgetError
 from cehm_dask.job import Where, machine_of
 from cehm_dask.labels import Labels
-from cehm_dask.plan import BudgetError, Params, check_fit, format_bytes
+from cehm_dask.plan import Params, check_fit, format_bytes
 from cehm_dask.rivals.rows import Floats, Found
 
 
@@ -83,7 +84,7 @@ def admitted(
             f"{title}: memory={format_bytes(machine.allowed)} allowed < {format_bytes(machine.taken + held)} projected "
             "for all labels in one process; choose a method that is linear in n, such as usenc"
         )
-    codes = np.ascontiguousarray(labels.source.read(0, labels.n_samples))
+    codes = np.ascontiguousarray(labels.read(0, labels.n_samples))
     known = codes.any(axis=1) if labels.silent else np.ones(len(codes), bool)
     spoken = codes[known]
     inside, counts = np.arange(len(spoken)), np.ones(len(spoken), np.intp)

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from cehm_dask import kernels
 from cehm_dask.engine import Engine, Run
+from cehm_dask.errors import BudgetError
 from cehm_dask.intersections import Hyperedges, hyperedges_of, intersections
 from cehm_dask.job import Where, machine_of
 from cehm_dask.labels import Codes, Labels
-from cehm_dask.plan import Budget, BudgetError, Params, check_fit, format_bytes, make_budget, rows_of_a_process
+from cehm_dask.plan import Budget, Params, check_fit, format_bytes, make_budget, rows_of_a_process
 
 Floats = NDArray[np.float64]
 Found = NDArray[np.int16]

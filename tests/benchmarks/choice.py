@@ -25,13 +25,14 @@ from sklearn import datasets
 from sklearn.cluster import KMeans
 
 from cehm_dask import job
-from cehm_dask.base_labels import k_range, label_all, make_labeller, plan_members
+from cehm_dask.base_labels import label_all, make_labeller
 from cehm_dask.choice import Choice, choose
 from cehm_dask.engine import Engine
 from cehm_dask.features import as_features
 from cehm_dask.intersections import hyperedges_of, intersections
 from cehm_dask.job import Outcome, Where, budget_of
 from cehm_dask.labels import as_labels
+from cehm_dask.members import k_range, plan_members
 from cehm_dask.plan import Params
 from cehm_dask.synth import Synth
 

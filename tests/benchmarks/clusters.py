@@ -18,7 +18,7 @@ import yaml
 
 from cehm_dask import CEHM
 from cehm_dask.cluster import connect
-from cehm_dask.store import open_consensus
+from cehm_dask.consensus_store import open_consensus
 from cehm_dask.synth import Synth
 
 SCRIPT = Path(__file__).parent.parent / "slurm.sh"

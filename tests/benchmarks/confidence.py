@@ -25,8 +25,9 @@ from sklearn import datasets
 from sklearn.metrics import roc_auc_score
 
 from cehm_dask import CEHM, confidence, kernels
-from cehm_dask.base_labels import k_range, label_all, make_labeller, plan_members
+from cehm_dask.base_labels import label_all, make_labeller
 from cehm_dask.features import as_features
+from cehm_dask.members import k_range, plan_members
 from cehm_dask.rivals import METHODS
 
 Float = NDArray[np.float64]

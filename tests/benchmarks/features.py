@@ -15,9 +15,10 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from cehm_dask import ClusterEnsemble
-from cehm_dask.base_labels import MemberPlan, make_labeller
+from cehm_dask.base_labels import make_labeller
 from cehm_dask.engine import crew
 from cehm_dask.features import as_features
+from cehm_dask.members import MemberPlan
 from tests.benchmarks.timing import watched
 
 

@@ -15,9 +15,10 @@ import pandas as pd
 from sklearn.datasets import make_blobs
 
 from cehm_dask import compare
-from cehm_dask.base_labels import generate, k_range, plan_members
+from cehm_dask.base_labels import generate
 from cehm_dask.evaluation import contingency, scores
 from cehm_dask.features import as_features
+from cehm_dask.members import k_range, plan_members
 from cehm_dask.paper_figures import figure_of
 from cehm_dask.rivals import METHODS
 

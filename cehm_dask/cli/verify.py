@@ -1,0 +1,44 @@
+"""``cehm verify``: whether a store, or a run directory, is still what was written."""
+
+import click
+
+from cehm_dask.cli.explain import Terminal, explained
+
+
+@click.command()
+@click.argument("place")
+@click.option("--quiet", is_flag=True, help="No progress, no summary.")
+@explained
+def verify(place: str, quiet: bool) -> None:
+    """Read all of a store or run directory and compare it with the digests that were recorded when it was written.
+
+    PLACE is an ensemble.zarr, consensus.zarr, saved model or prediction, or a run directory (paths or URLs). Each shard
+    or file that is missing, damaged or another's is named, and the exit code is 2.
+
+    \b
+    Examples:
+      cehm verify ensemble.zarr
+      cehm verify runs/today
+    """
+    from cehm_dask.directory import STATE, Directory
+    from cehm_dask.display import Rows
+    from cehm_dask.errors import StoreError
+    from cehm_dask.files import exists
+    from cehm_dask.outputs import verify_outputs
+    from cehm_dask.verification import verify_store
+
+    with Rows(Terminal(stderr=True), quiet=quiet) as progress:
+
+        def tell(count: int) -> None:
+            progress.report("read", count)
+
+        directory = Directory(place.rstrip("/"))
+        if exists(directory.path(STATE)) and (state := directory.read()) is not None:
+            faults, summary = verify_outputs(directory.url, state, tell)
+        else:
+            found = verify_store(place, tell)
+            faults, summary = found.faults, found.summary()
+    if faults:
+        raise StoreError("\n".join([summary, *faults]))
+    if not quiet:
+        click.echo(summary)

@@ -1,0 +1,137 @@
+"""One column of labels, whatever its type: which values are labels, and each row's rank among them.
+
+Below the encoding of whole members. Whole numbers from 0 are labels, and text where a column has a type for it; -1 and
+nulls are missing labels; anything else is refused, by row and member.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cehm_dask.errors import InputError, InputTypeError
+
+_SCAN_ROWS = 1 << 16
+
+
+def columns_of(frame: Any) -> list[Any]:
+    """The columns of a pandas or polars frame, by place, because names may be repeated."""
+    places = range(len(frame.columns))
+    return [frame.iloc[:, j] for j in places] if hasattr(frame, "iloc") else [frame[:, j] for j in places]
+
+
+def encode_column(column: Any, name: str, first_row: int = 0) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The labels of one member, ascending, and each row's rank among them (-1 = a missing label).
+
+    Parameters
+    ----------
+    column : array, or column of a pandas or polars frame
+        Text and categories are labels too there, and nulls are missing labels.
+    name : str
+        The member, for errors.
+    first_row : int
+        Row number of the first entry, for errors.
+    """
+    spoken = _spoken(column)
+    # Nulls are left out first: beside them, whole numbers would come as floats, and large ones lose digits.
+    said = column if spoken.all() else column[spoken] if hasattr(column, "isna") else column.filter(spoken)
+    said = np.asarray(said.to_numpy() if hasattr(said, "to_numpy") else said)
+    if said.dtype.kind == "O" and all(isinstance(item, int | np.integer) for item in said):
+        try:
+            said = said.astype(np.int64)
+        except OverflowError as error:
+            raise InputError(f"member {name} holds whole numbers beyond 64 bits: give them as text") from error
+    if said.dtype.kind == "b":
+        said = said.view(np.uint8)
+    if said.dtype.kind in "iuf":
+        rows = np.flatnonzero(spoken) + first_row
+        said = whole_numbers(said[:, None], (name,), rows)
+        if said.size and said.min() < -1:
+            refuse_negative(said, (name,), rows)
+        said = said[:, 0]
+        spoken[spoken] = said >= 0
+        said = said[said >= 0]
+    else:
+        said = said.astype(np.str_)
+    known, ranks = _distinct(said)
+    full = np.full(spoken.size, -1, np.int64)
+    full[spoken] = ranks
+    return known, full
+
+
+def _spoken(column: Any) -> NDArray[np.bool_]:
+    """Where a column holds a label, or something that will be refused as one."""
+    if hasattr(column, "is_null"):
+        return ~np.asarray(column.is_null(), bool)
+    # A plain float column cannot tell a missing label from a broken number: it is held to the array's rule.
+    if not hasattr(column, "isna") or (getattr(column.dtype, "kind", "") == "f" and isinstance(column.dtype, np.dtype)):
+        return np.ones(len(column), bool)
+    return ~np.asarray(column.isna(), bool)
+
+
+def _distinct(said: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Like numpy.unique with the inverse, without sorting where labels are small numbers."""
+    if said.dtype.kind == "U" or not said.size or int(said.max()) > 16 * said.size + 1024:
+        known, ranks = np.unique(said, return_inverse=True)
+        return known, ranks.astype(np.int64)
+    known = np.flatnonzero(np.bincount(said.astype(np.int64)))
+    places = np.zeros(int(known[-1]) + 1, np.int64)
+    places[known] = np.arange(len(known))
+    return known, places[said]
+
+
+def read_number_block(block: NDArray[Any]) -> NDArray[Any]:
+    """A block of an array of labels: of a type that can hold labels, or refused."""
+    refuse_type(block.dtype)
+    return block.view(np.uint8) if block.dtype == np.bool_ else block
+
+
+def refuse_type(dtype: np.dtype[Any]) -> None:
+    if dtype.kind not in "iufb":
+        raise InputTypeError(
+            f"base labels have dtype {dtype}: expected integers (-1 = a missing label); "
+            "text labels are accepted as columns of a pandas or polars data frame"
+        )
+
+
+def whole_numbers(array: NDArray[Any], names: Sequence[str], rows: NDArray[np.intp] | None = None) -> NDArray[Any]:
+    """Floats that are whole numbers become integers; anything else is named by row and member."""
+    if array.dtype.kind != "f":
+        return array
+    out = np.empty(array.shape, np.int64)
+    for start in range(0, len(array), _SCAN_ROWS):
+        part = array[start : start + _SCAN_ROWS].astype(np.float64)
+        wrong = ~(np.isfinite(part) & (part == np.rint(part)) & (np.abs(part) < 2.0**62))
+        if wrong.any():
+            row, member = np.argwhere(wrong)[0]
+            raise no_label(part[row, member], _row(rows, start + row), names[member])
+        out[start : start + _SCAN_ROWS] = part
+    return out
+
+
+def _row(rows: NDArray[np.intp] | None, place: int) -> int:
+    """Row number of an entry, where the entries are not all rows."""
+    return place if rows is None else int(rows[place])
+
+
+def refuse_negative(array: NDArray[Any], names: Sequence[str], rows: NDArray[np.intp] | None = None) -> None:
+    for start in range(0, len(array), _SCAN_ROWS):
+        part = array[start : start + _SCAN_ROWS]
+        wrong = np.argwhere(part < -1)
+        if len(wrong):
+            row, member = wrong[0]
+            raise below_minus_one(part[row, member], _row(rows, start + row), names[member])
+
+
+def no_label(value: Any, row: int, name: str) -> InputError:
+    return InputError(
+        f"base labels hold {value} at row {row}, member {name}: labels are whole numbers, and -1 is a missing label"
+    )
+
+
+def below_minus_one(value: Any, row: int, name: str) -> InputError:
+    return InputError(
+        f"base labels hold {value} at row {row}, member {name}: labels start at 0, and only -1 (a missing label) is "
+        "allowed below"
+    )
