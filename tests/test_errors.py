@@ -240,6 +240,15 @@ def test_url__of_no_place_is_said_in_a_line(folder, url):
     assert "Traceback" not in err
 
 
+@pytest.fixture
+def s3fs_of_its_own():
+    """s3fs remembers the first endpoint that it meets: neither an earlier test's, nor this one's for a later test."""
+    s3fs = pytest.importorskip("s3fs")
+    s3fs.S3FileSystem.clear_instance_cache()
+    yield s3fs
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
 @pytest.mark.parametrize(
     ("status", "name", "code", "sentence"),
     [
@@ -250,9 +259,7 @@ def test_url__of_no_place_is_said_in_a_line(folder, url):
         (None, "", STORAGE, "storage failed (Could not connect to the endpoint URL"),
     ],
 )
-def test_s3__faults_are_told_apart_from_mistakes(folder, monkeypatch, status, name, code, sentence):
-    s3fs = pytest.importorskip("s3fs")
-
+def test_s3__faults_are_told_apart_from_mistakes(folder, monkeypatch, s3fs_of_its_own, status, name, code, sentence):
     class Faulty(BaseHTTPRequestHandler):
         def answer(self):
             body = f"<?xml version='1.0'?><Error><Code>{name}</Code><Message>{name}</Message></Error>".encode()
@@ -270,12 +277,11 @@ def test_s3__faults_are_told_apart_from_mistakes(folder, monkeypatch, status, na
     keys = {"AWS_ACCESS_KEY_ID": "AKIA-test", "AWS_SECRET_ACCESS_KEY": "not-a-real-secret", "AWS_MAX_ATTEMPTS": "1"}
     for variable, value in {**keys, "AWS_DEFAULT_REGION": "us-east-1"}.items():
         monkeypatch.setenv(variable, value)
-    monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
+    monkeypatch.setattr(s3fs_of_its_own.S3FileSystem, "retries", 1)
     with ThreadingHTTPServer(("127.0.0.1", 0), Faulty) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         port = 9 if status is None else server.server_port
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-        s3fs.S3FileSystem.clear_instance_cache()
         np.save("labels.npy", np.zeros((20, 2), np.uint8))
         _, err = cehm("import", "labels.npy", "s3://bucket/new.zarr", code=code)
         server.shutdown()
