@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cehm_dask.cluster_ensemble import ClusterEnsemble
-    from cehm_dask.consensus import ConsensusWarning
     from cehm_dask.estimator import CEHM
+    from cehm_dask.method.consensus import ConsensusWarning
 
 __version__ = "0.1.0"
 
 _HOME = {
     "CEHM": "cehm_dask.estimator",
     "ClusterEnsemble": "cehm_dask.cluster_ensemble",
-    "ConsensusWarning": "cehm_dask.consensus",
+    "ConsensusWarning": "cehm_dask.method.consensus",
 }
 
 __all__ = ["CEHM", "ClusterEnsemble", "ConsensusWarning"]

@@ -16,17 +16,17 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from cehm_dask.attributes import require
-from cehm_dask.base_labels import label_all, make_labeller
-from cehm_dask.consensus import Progress
-from cehm_dask.engine import crew
+from cehm_dask.data.attributes import require
+from cehm_dask.data.features import Features, Scaling, as_features
+from cehm_dask.data.model_store import load_model, save_model
+from cehm_dask.engine.sweep import crew
 from cehm_dask.errors import InputError, InputTypeError, StoreError
 from cehm_dask.estimator import CEHM
-from cehm_dask.features import Features, Scaling, as_features
-from cehm_dask.members import Labeller, Linear, Member, k_range, plan_members
-from cehm_dask.model_store import load_model, save_model
-from cehm_dask.plan import auto_members
-from cehm_dask.rounds import Harvest
+from cehm_dask.members.fit import Labeller, Linear, Member, k_range, plan_members
+from cehm_dask.members.generate import label_all, make_labeller
+from cehm_dask.method.consensus import Progress
+from cehm_dask.method.params import auto_members
+from cehm_dask.method.rounds import Harvest
 
 CONSENSUS = ("variant", "tries", "restarts", "choose", "max_iter")
 """Parameters handed on to the consensus."""

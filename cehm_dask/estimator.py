@@ -17,21 +17,21 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from cehm_dask import kernels
-from cehm_dask.attributes import Facts
-from cehm_dask.confidence import Gauge, evidence, exponents
-from cehm_dask.consensus import Progress
-from cehm_dask.consensus_store import open_consensus
-from cehm_dask.engine import Engine
-from cehm_dask.ensemble_store import known_labels
+from cehm_dask.data.attributes import Facts
+from cehm_dask.data.consensus_store import open_consensus
+from cehm_dask.data.ensemble_store import known_labels
+from cehm_dask.data.ingest import label_blocks
+from cehm_dask.data.labels import Labels, as_labels, relabel
+from cehm_dask.engine.sweep import Engine
 from cehm_dask.errors import InputError, StoreError
-from cehm_dask.ingest import label_blocks
 from cehm_dask.job import Where, cluster
-from cehm_dask.labels import Labels, as_labels, relabel
-from cehm_dask.plan import Params
-from cehm_dask.problem import Problem
-from cehm_dask.result import gather, join
-from cehm_dask.rounds import Harvest
+from cehm_dask.method import kernels
+from cehm_dask.method.confidence import Gauge, evidence, exponents
+from cehm_dask.method.consensus import Progress
+from cehm_dask.method.params import Params
+from cehm_dask.method.problem import Problem
+from cehm_dask.method.result import gather, join
+from cehm_dask.method.rounds import Harvest
 
 
 class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]

@@ -15,21 +15,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask.cluster import told_when_lost
-from cehm_dask.confidence import gauge_of
-from cehm_dask.consensus import Consensus, Progress, Record, consensus
-from cehm_dask.consensus_store import ConsensusStore, open_consensus
-from cehm_dask.engine import Engine
-from cehm_dask.ensemble_store import Ensemble
+from cehm_dask.clusters.connect import told_when_lost
+from cehm_dask.clusters.workers import require_access
+from cehm_dask.data.consensus_store import ConsensusStore, open_consensus
+from cehm_dask.data.ensemble_store import Ensemble
+from cehm_dask.data.labels import Labels
+from cehm_dask.engine.budget import Budget, make_budget
+from cehm_dask.engine.sweep import Engine
 from cehm_dask.errors import ClusterError
-from cehm_dask.labels import Labels
-from cehm_dask.machine import Machine, cluster_machine, peak_bytes, this_machine
-from cehm_dask.plan import Budget, Params, auto_clusters, expected_sweeps, format_bytes, make_budget
-from cehm_dask.result import MARGIN_BINS, add_written, fill, gather, join, margin_units, write_chunk, write_run
-from cehm_dask.rounds import Harvest, Order
-from cehm_dask.survey import mean_margin
-from cehm_dask.trail import stages_of
-from cehm_dask.workers import require_access
+from cehm_dask.machine import Machine, cluster_machine, format_bytes, peak_bytes, this_machine
+from cehm_dask.method.confidence import gauge_of
+from cehm_dask.method.consensus import Consensus, Progress, Record, consensus
+from cehm_dask.method.params import Params, auto_clusters, expected_sweeps
+from cehm_dask.method.result import MARGIN_BINS, add_written, fill, gather, join, margin_units, write_chunk, write_run
+from cehm_dask.method.rounds import Harvest, Order
+from cehm_dask.method.survey import mean_margin
+from cehm_dask.method.trail import stages_of
 
 log = logging.getLogger(__name__)
 

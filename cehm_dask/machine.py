@@ -52,6 +52,19 @@ def parse_bytes(text: str | int) -> int:
     return int(size)
 
 
+def format_bytes(size: float) -> str:
+    """A size for people.
+
+    >>> format_bytes(2_500_000_000)
+    '2.33 GiB'
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            break
+        size /= 1024
+    return f"{size:.0f} B" if unit == "B" else f"{size:.3g} {unit}"
+
+
 def this_machine(memory: str | int | None, threads: int | None = None) -> Machine:
     """This process and its threads."""
     taken = resident_bytes()

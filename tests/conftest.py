@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, settings
 
 from cehm_dask import cli, masking
-from cehm_dask.seals import with_seal
+from cehm_dask.data.seals import with_seal
 from tests.pretended_s3 import pretended_s3
 
 # Compilation and a loaded machine make single examples slow; that is not what these tests look for.

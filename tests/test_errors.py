@@ -20,8 +20,13 @@ from botocore.exceptions import ClientError, EndpointConnectionError, NoCredenti
 from click.testing import CliRunner
 from distributed import Client
 
-from cehm_dask import CEHM, cli, cluster, workers
-from cehm_dask.consensus_store import open_consensus
+from cehm_dask import CEHM, cli
+from cehm_dask.clusters import connect as cluster
+from cehm_dask.clusters import workers
+from cehm_dask.clusters.workers import require_access
+from cehm_dask.data.consensus_store import open_consensus
+from cehm_dask.data.locks import Lock
+from cehm_dask.data.synth import Synth
 from cehm_dask.errors import (
     BUDGET,
     BUG,
@@ -37,10 +42,7 @@ from cehm_dask.errors import (
     exit_code_of,
     sentence_of,
 )
-from cehm_dask.locks import Lock
-from cehm_dask.recipe import example, parse
-from cehm_dask.synth import Synth
-from cehm_dask.workers import require_access
+from cehm_dask.pipeline.recipe import example, parse
 from tests.conftest import cehm, worker_processes
 from tests.fuzzing import mutated
 
@@ -140,7 +142,7 @@ def raising(error):
 )
 def test_run__says_what_failed_and_goes_on_when_it_is_over(folder, monkeypatch, error, code, sentence):
     with monkeypatch.context() as patch:
-        patch.setattr("cehm_dask.run.evaluate", raising(error))
+        patch.setattr("cehm_dask.pipeline.run.evaluate", raising(error))
         out, err = cehm("run", "recipe.yaml", "--quiet", code=code)
     assert out == ""
     assert err.startswith(f"error: {sentence}")
@@ -175,7 +177,7 @@ def test_run__of_a_directory_that_is_taken_is_7(folder):
 
 
 def test_bug__is_1_with_its_traceback_and_a_line_that_asks_to_report_it(folder, monkeypatch):
-    monkeypatch.setattr("cehm_dask.run.evaluate", raising(IndexError("list index out of range")))
+    monkeypatch.setattr("cehm_dask.pipeline.run.evaluate", raising(IndexError("list index out of range")))
     _, err = cehm("run", "recipe.yaml", "--quiet", code=BUG)
     assert err.startswith("Traceback")
     assert "IndexError: list index out of range\n" in err
@@ -183,7 +185,7 @@ def test_bug__is_1_with_its_traceback_and_a_line_that_asks_to_report_it(folder, 
 
 
 def test_bug__in_lines_of_json_is_one_line(folder, monkeypatch):
-    monkeypatch.setattr("cehm_dask.run.evaluate", raising(IndexError("list index out of range")))
+    monkeypatch.setattr("cehm_dask.pipeline.run.evaluate", raising(IndexError("list index out of range")))
     _, err = cehm("--log-format", "json", "run", "recipe.yaml", code=BUG)
     assert all(line.startswith('{"time"') for line in err.splitlines())
     assert "Traceback" in err.splitlines()[-1]
@@ -359,7 +361,7 @@ def test_scheduler__lost_in_the_middle_is_5_and_the_run_goes_on_without_it(folde
             scheduler.wait()
             began.append(time.monotonic())
 
-    monkeypatch.setattr("cehm_dask.display.Rounds.__call__", end)
+    monkeypatch.setattr("cehm_dask.cli.display.Rounds.__call__", end)
     settings = ["consensus", "e.zarr", "--k", "5", "--variant", "released", "-o", "c.zarr", "--quiet"]
     _, err = cehm(*settings, "--cluster", "cluster.yaml", code=CLUSTER)
     assert time.monotonic() - began[0] < 25
@@ -438,7 +440,7 @@ KERNEL = """\
 import logging, sys
 logging.basicConfig(level=logging.INFO)
 import numpy as np
-from cehm_dask import kernels
+from cehm_dask.method import kernels
 print(kernels.__file__)
 table = np.zeros((4, 4), np.int32)
 kernels.intersections(np.array([[0, 1]], np.uint8), np.array([0, 2], np.uint64), table)
@@ -449,14 +451,14 @@ print(int(table.sum()))
 def test_numba__without_a_place_for_its_cache(tmp_path):
     # As in a pod whose home and packages are read-only; root may write everywhere, so files stand where folders would.
     shutil.copytree(ROOT / "cehm_dask", tmp_path / "cehm_dask", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "cehm_dask" / "__pycache__").touch()
+    (tmp_path / "cehm_dask" / "method" / "__pycache__").touch()
     places = {"HOME": "/dev/null", "XDG_CACHE_HOME": "/dev/null", "NUMBA_CACHE_DIR": "/dev/null/x"}
     environment = {**os.environ, **places, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
         [sys.executable, "-c", KERNEL], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [str(tmp_path / "cehm_dask" / "kernels.py"), "3"]
+    assert done.stdout.splitlines() == [str(tmp_path / "cehm_dask" / "method" / "kernels.py"), "3"]
     assert "intersections is compiled anew in every process" in done.stderr
 
 

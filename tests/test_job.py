@@ -13,16 +13,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cehm_dask import CEHM, diffusion, engine, job, plan, rounds
-from cehm_dask.consensus_store import ConsensusStore, open_consensus
+from cehm_dask import CEHM, job
+from cehm_dask.data.consensus_store import ConsensusStore, open_consensus
+from cehm_dask.data.ingest import ingest
+from cehm_dask.data.labels import as_labels
+from cehm_dask.data.synth import Synth
+from cehm_dask.engine import budget
+from cehm_dask.engine import sweep as engine
+from cehm_dask.engine.budget import make_budget
 from cehm_dask.errors import BudgetError, BusyError, StoreError
-from cehm_dask.ingest import ingest
 from cehm_dask.job import Where, cluster
-from cehm_dask.labels import as_labels
-from cehm_dask.plan import Params, make_budget
-from cehm_dask.result import gather, join
-from cehm_dask.synth import Synth
-from cehm_dask.trail import rows_to_follow
+from cehm_dask.method import diffusion, rounds
+from cehm_dask.method.params import Params
+from cehm_dask.method.result import gather, join
+from cehm_dask.method.trail import rows_to_follow
 from tests.conftest import worker_processes
 
 pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
@@ -99,7 +103,7 @@ def test_same_labels__any_chunk_block_budget_and_foresight(
 def runs(request, monkeypatch):
     """Few rows are one run a worker; as many as of large data are summed in several layers, orders fetched apart."""
     if request.param == "many runs":
-        monkeypatch.setattr(plan, "CLUSTER_RUN_WORK", 1)
+        monkeypatch.setattr(budget, "CLUSTER_RUN_WORK", 1)
         monkeypatch.setattr(engine, "FAN_IN", 2)
         monkeypatch.setattr(engine, "SMALL_ORDERS", 0)
 
@@ -149,9 +153,9 @@ KILLED = """
 import os, random, signal, sys, threading, warnings
 warnings.simplefilter("ignore")
 from cehm_dask import job
-from cehm_dask.labels import as_labels
-from cehm_dask.plan import Params
-from cehm_dask.consensus_store import ConsensusStore
+from cehm_dask.data.labels import as_labels
+from cehm_dask.method.params import Params
+from cehm_dask.data.consensus_store import ConsensusStore
 
 ensemble, output, when = sys.argv[1], sys.argv[2], sys.argv[3]
 save, done = ConsensusStore.save_checkpoint, 0
@@ -231,7 +235,7 @@ def test_output__facts(ensemble, wanted, tmp_path):
 
 
 def test_disk_full__nothing_half_written_counts(ensemble, wanted, tmp_path, monkeypatch):
-    from cehm_dask.consensus_store import ResultWriter
+    from cehm_dask.data.consensus_store import ResultWriter
 
     output, write, calls = str(tmp_path / "c.zarr"), ResultWriter.write, []
 
@@ -279,7 +283,7 @@ def test_sweeps__restarts_read_as_often_as_the_slowest(ensemble, monkeypatch):
     reads = []
     read = type(as_labels(ensemble).source).read
     monkeypatch.setattr(
-        "cehm_dask.ensemble_store.Ensemble.read", lambda self, a, b: (reads.append(a), read(self, a, b))[1]
+        "cehm_dask.data.ensemble_store.Ensemble.read", lambda self, a, b: (reads.append(a), read(self, a, b))[1]
     )
 
     def budget_of(*args):
@@ -355,7 +359,7 @@ def test_budget__refused_with_both_numbers_before_reading(ensemble, monkeypatch)
     problems=st.lists(st.integers(1, 60), min_size=1, max_size=70),
 )
 def test_budget__runs_cover_all_rows_aligned_and_terms_add_up(n_samples, align, threads, workers, problems):
-    from cehm_dask.plan import Shape
+    from cehm_dask.data.shape import Shape
 
     shape = Shape(n_samples, 30, 900, align // 2 or None, align)
     budget = make_budget(shape, problems, allowed=2 << 40, threads=threads, workers=workers)
@@ -381,9 +385,9 @@ MEASURED = """
 import json, sys, warnings
 warnings.simplefilter("ignore")
 from cehm_dask.job import Where, budget_of, cluster
-from cehm_dask.labels import as_labels
+from cehm_dask.data.labels import as_labels
 from cehm_dask.machine import peak_bytes
-from cehm_dask.plan import Params
+from cehm_dask.method.params import Params
 
 url, output, memory = sys.argv[1:]
 labels = as_labels(url)

@@ -19,15 +19,16 @@ import yaml
 from click.testing import CliRunner
 from sklearn.datasets import load_iris
 
-from cehm_dask import CEHM, cli, display, masking
-from cehm_dask.cluster_config import exports, read_config
-from cehm_dask.ensemble_store import open_ensemble
+from cehm_dask import CEHM, cli, masking
+from cehm_dask.cli import display
+from cehm_dask.clusters.config import exports, read_config
+from cehm_dask.data.ensemble_store import open_ensemble
+from cehm_dask.data.ingest import ingest
+from cehm_dask.data.synth import Synth
 from cehm_dask.errors import InputError
-from cehm_dask.ingest import ingest
 from cehm_dask.masking import LEAST, masked, masked_values, remember, remember_credentials, shown
-from cehm_dask.recipe import RecipeError, parse
-from cehm_dask.run import run
-from cehm_dask.synth import Synth
+from cehm_dask.pipeline.recipe import RecipeError, parse
+from cehm_dask.pipeline.run import run
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning"),
@@ -87,7 +88,7 @@ def test_masked__paths_also_as_programs_shorten_them(value):
     "value", ["", "a", "k=3", "12", "1234567", "2GiB", "1e6", "auto", "kmeans", "true", "consensus"]
 )
 def test_masked__what_is_no_secret(value):
-    import cehm_dask.recipe_model  # noqa: F401  the words of recipes
+    import cehm_dask.pipeline.recipe_model  # noqa: F401  the words of recipes
 
     remember(value, "VAR")
     assert masked(f"of {value} in all") == f"of {value} in all"
@@ -328,7 +329,7 @@ def test_canary__a_bug_of_ours_is_masked_too(place, monkeypatch):
     def broken(path, **_):
         raise KeyError(path)
 
-    monkeypatch.setattr("cehm_dask.inputs.as_features", broken)
+    monkeypatch.setattr("cehm_dask.pipeline.inputs.as_features", broken)
     code, said = told("run", "recipe.yaml")
     assert code == 1
     assert "KeyError: '${TOKEN}/iris.csv'" in said
@@ -463,7 +464,7 @@ def test_submit__a_password_in_a_url_is_refused(place):
 
 
 def test_workers__are_masked_and_unmasked(two_processes):
-    from cehm_dask.cluster import _masked_workers
+    from cehm_dask.clusters.connect import _masked_workers
 
     def handlers(_worker=None):
         return [type(handler.stream).__name__ for handler in logging.getLogger("distributed").handlers]

@@ -32,9 +32,9 @@ def check(file: str, reads: tuple[str, ...], writes: tuple[str, ...], as_json: b
       cehm cluster check cluster_configs/local-processes.yaml
       cehm cluster check cluster_configs/slurm.yaml --input ensemble.zarr --output consensus.zarr
     """
-    from cehm_dask.cluster import connect
+    from cehm_dask.clusters.connect import connect
+    from cehm_dask.clusters.workers import require_access, survey
     from cehm_dask.machine import this_machine
-    from cehm_dask.workers import require_access, survey
 
     with connect(file) as client:
         if client is None:
@@ -50,7 +50,7 @@ def check(file: str, reads: tuple[str, ...], writes: tuple[str, ...], as_json: b
 
 
 def _print(console: Console, found: dict[str, Any]) -> None:
-    from cehm_dask.plan import format_bytes
+    from cehm_dask.machine import format_bytes
 
     if "workers" not in found:
         console.print(f"{found['threads']} threads of this process, {format_bytes(found['memory'])} allowed")
@@ -87,7 +87,7 @@ def certs(folder: Path, hosts: tuple[str, ...], days: int) -> None:
     Example:
       cehm cluster certs certs --host login01 --host 10.0.0.5
     """
-    from cehm_dask.certificates import make_certificates
+    from cehm_dask.clusters.certificates import make_certificates
 
     for path in make_certificates(folder, hosts, days):
         click.echo(path)
@@ -113,9 +113,9 @@ def submit(recipe: str, spec: str, overrides: tuple[str, ...], date: Any, applie
     """
     import datetime
 
-    from cehm_dask import submission
-    from cehm_dask.cluster_config import Kubernetes, read_config
-    from cehm_dask.recipe import load
+    from cehm_dask.clusters.config import Kubernetes, read_config
+    from cehm_dask.pipeline import submission
+    from cehm_dask.pipeline.recipe import load
 
     wanted, day = load(recipe, overrides), date.date() if date else datetime.date.today()
     config = read_config(spec)
@@ -140,7 +140,7 @@ def status(run: str) -> None:
     Example:
       cehm status runs/today
     """
-    from cehm_dask import submission
+    from cehm_dask.pipeline import submission
 
     found = submission.status(run)
     if found.job is not None:

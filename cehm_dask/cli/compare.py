@@ -67,13 +67,14 @@ def compare(
       cehm compare labels.npy --k 5 --methods cehm,usenc,voting
       cehm compare pool.npz --ensembles 10 --methods cehm,usenc,lwgp
     """
-    from cehm_dask import compare as comparing
-    from cehm_dask.export import no_formula
-    from cehm_dask.files import write_whole
-    from cehm_dask.labels import as_labels
-    from cehm_dask.paper_figures import figure_of
-    from cehm_dask.pools import N_MEMBERS
-    from cehm_dask.report import comparison, is_page
+    from cehm_dask.data.files import write_whole
+    from cehm_dask.data.labels import as_labels
+    from cehm_dask.paper import compare as comparing
+    from cehm_dask.paper import comparison
+    from cehm_dask.paper.figures import figure_of
+    from cehm_dask.paper.pools import N_MEMBERS
+    from cehm_dask.report import is_page
+    from cehm_dask.results.export import no_formula
 
     if output is not None:
         if output.exists() and not overwrite:
@@ -152,7 +153,7 @@ def compare(
 
 def _pool(source: str) -> Any:
     """The pool that a source is, or None: a .npz with labels where features would have X."""
-    from cehm_dask.pools import arrays_of, read_pool
+    from cehm_dask.paper.pools import arrays_of, read_pool
 
     if not source.endswith(".npz"):
         return None
@@ -178,7 +179,7 @@ def _check(source: str, pool: Any, n_clusters: int | None, ensembles: int | None
 
 def _features(source: str) -> tuple[Any, Any]:
     """Features, and the classes that stand beside them."""
-    from cehm_dask.pools import arrays_of
+    from cehm_dask.paper.pools import arrays_of
 
     if not source.endswith(".npz"):
         return source, None
@@ -193,8 +194,8 @@ def _features(source: str) -> tuple[Any, Any]:
 
 def _classes(truth: str | None, own: Any, labels: Any) -> Any:
     """Classes as numbers, -1 where not known, or None."""
-    from cehm_dask.ensemble_store import Ensemble
-    from cehm_dask.scoring import as_truth, encoded
+    from cehm_dask.data.ensemble_store import Ensemble
+    from cehm_dask.results.scoring import as_truth, encoded
 
     if truth is None and own is None and isinstance(labels.source, Ensemble):
         own = labels.source.truth
@@ -207,8 +208,8 @@ def _classes(truth: str | None, own: Any, labels: Any) -> Any:
 def _print(lines: Any) -> None:
     from rich.table import Table
 
-    from cehm_dask import compare as comparing
-    from cehm_dask.report import comparison
+    from cehm_dask.paper import compare as comparing
+    from cehm_dask.paper import comparison
 
     shown = [*[score for score in comparison.scored(lines) if score != "agreement"], "agreement"]
     several = lines["ensemble"].nunique() > 1

@@ -68,12 +68,12 @@ def consensus(
       cehm consensus ensemble.zarr --k 10 --memory 2GiB -o consensus.zarr
       cehm consensus ensemble.zarr --k 10 --cluster cluster_configs/slurm.yaml -o consensus.zarr
     """
-    from cehm_dask import export
-    from cehm_dask.arrays import is_store
-    from cehm_dask.cluster import connect
-    from cehm_dask.display import Rounds, Stopwatch, summary
+    from cehm_dask.cli.display import Rounds, Stopwatch, summary
+    from cehm_dask.clusters.connect import connect
+    from cehm_dask.data.arrays import is_store
+    from cehm_dask.data.labels import as_labels
     from cehm_dask.estimator import CEHM
-    from cehm_dask.labels import as_labels
+    from cehm_dask.results import export
 
     if row_id is not None and not labels.endswith((".csv", ".parquet")):
         raise InputError(f"--id {row_id}: {labels} has no columns with names; only .csv and .parquet files have")

@@ -27,8 +27,8 @@ def import_(labels: str, ensemble: str, row_id: str | None, overwrite: bool, qui
       cehm import labels.parquet ensemble.zarr
       cehm import labels.npy s3://bucket/ensemble.zarr
     """
-    from cehm_dask.display import Rows
-    from cehm_dask.ingest import ingest
+    from cehm_dask.cli.display import Rows
+    from cehm_dask.data.ingest import ingest
 
     with Rows(Terminal(stderr=True), quiet=quiet) as rows:
         left_out = [] if row_id is None else [row_id]
@@ -93,12 +93,12 @@ def generate(
       cehm generate features.npy ensemble.zarr --k 10
       cehm generate features.parquet ensemble.zarr --k 10 --base kmeans --base mixture --subspace 0.5
     """
-    from cehm_dask.base_labels import FULL_FIT_ROWS, plan_appended
-    from cehm_dask.base_labels import generate as make
-    from cehm_dask.cluster import connect
-    from cehm_dask.display import Rows
-    from cehm_dask.features import as_features
-    from cehm_dask.members import MemberPlan, k_range, plan_members
+    from cehm_dask.cli.display import Rows
+    from cehm_dask.clusters.connect import connect
+    from cehm_dask.data.features import as_features
+    from cehm_dask.members.fit import MemberPlan, k_range, plan_members
+    from cehm_dask.members.generate import FULL_FIT_ROWS, plan_appended
+    from cehm_dask.members.generate import generate as make
 
     rows = as_features(features, leave_out=[] if row_id is None else [row_id])
     low, high = k_range(n_clusters, rows.n_samples)
@@ -158,8 +158,8 @@ def synth(ensemble: str, overwrite: bool, quiet: bool, **options: Any) -> None:
     """
     import os
 
-    from cehm_dask.display import Rows
-    from cehm_dask.synth import Synth
+    from cehm_dask.cli.display import Rows
+    from cehm_dask.data.synth import Synth
 
     made = Synth(**options)
     with Rows(Terminal(stderr=True), quiet=quiet, total=made.n_samples) as rows:
@@ -178,6 +178,6 @@ def info(store: str) -> None:
 
 
 def _print_info(url: str) -> None:
-    from cehm_dask.display import describe
+    from cehm_dask.cli.display import describe
 
     describe(Terminal(), url)

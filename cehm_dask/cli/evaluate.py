@@ -46,9 +46,9 @@ def evaluate(
       cehm evaluate consensus.zarr --truth classes.npy --ensemble ensemble.zarr
       cehm evaluate consensus.zarr --truth table.parquet --truth-column species --json
     """
-    from cehm_dask import scoring
-    from cehm_dask.cluster import connect
-    from cehm_dask.display import Rows
+    from cehm_dask.cli.display import Rows
+    from cehm_dask.clusters.connect import connect
+    from cehm_dask.results import scoring
 
     errors = Terminal(stderr=True)
     with connect(cluster) as client, Rows(errors, quiet=as_json) as rows:
@@ -120,8 +120,8 @@ def predict(model: str, new: str, output: str, overwrite: bool, quiet: bool) -> 
       cehm predict consensus.zarr new-labels.parquet -o new.parquet
       cehm predict model.zarr new-features.npy -o new.csv
     """
-    from cehm_dask import prediction
-    from cehm_dask.display import Rows, Stopwatch
+    from cehm_dask.cli.display import Rows, Stopwatch
+    from cehm_dask.results import prediction
 
     console, watch = Terminal(stderr=True), Stopwatch()
     with Rows(console, quiet=quiet) as rows:

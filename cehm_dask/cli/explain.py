@@ -173,7 +173,7 @@ class Clusters(click.ParamType[Any]):
     name = "k"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | list[int] | str:
-        from cehm_dask.plan import parse_clusters
+        from cehm_dask.method.params import parse_clusters
 
         if value == "auto":
             return "auto"

@@ -50,7 +50,7 @@ def report(
     """
     from cehm_dask.report import browser, check_target
     from cehm_dask.report.page import compose
-    from cehm_dask.scoring import evaluate
+    from cehm_dask.results.scoring import evaluate
 
     page_path = check_target(output, overwrite=overwrite)
     pdf_path = check_target(page_path.with_suffix(".pdf"), overwrite=overwrite) if pdf else None
@@ -73,13 +73,13 @@ def report(
 
 def _row_ids(path: str, column: str | None) -> Any:
     if path.endswith(".npy"):
-        from cehm_dask.files import open_npy
+        from cehm_dask.data.files import open_npy
 
         ids = open_npy(path, "ids")
         if ids.ndim != 1:
             raise InputError(f"ids {path} has shape {ids.shape}: expected one id a sample")
         return ids
-    from cehm_dask.export import column_ids
+    from cehm_dask.results.export import column_ids
 
     if column is None:
         raise InputError(f"ids {path}: a table; name the column that holds them with --id-column")

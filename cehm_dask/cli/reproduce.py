@@ -71,9 +71,9 @@ def reproduce(
       cehm reproduce --data uci -o results --sets iris,wine --scale standard --methods plain
       cehm reproduce --pools pools -o results --methods default,usenc,lwgp
     """
-    from cehm_dask import paper_figures
-    from cehm_dask import reproduce as paper
-    from cehm_dask.compare import posthocs
+    from cehm_dask.paper import figures as paper_figures
+    from cehm_dask.paper import reproduce as paper
+    from cehm_dask.paper.compare import posthocs
 
     posthocs()  # refuse before the work, not behind it
     if figures:

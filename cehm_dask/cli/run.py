@@ -43,11 +43,11 @@ def run(
       cehm run recipe.yaml --set consensus.k=12 --set output=runs/twelve
       cehm run recipe.yaml --date 2026-11-16 --json --quiet
     """
-    from cehm_dask.recipe import load
+    from cehm_dask.pipeline.recipe import load
 
     wanted = load(recipe, overrides)  # what is wrong with it is said before anything heavy is loaded
-    from cehm_dask.display import Stages, run_summary
-    from cehm_dask.run import run as do
+    from cehm_dask.cli.display import Stages, run_summary
+    from cehm_dask.pipeline.run import run as do
 
     watch = Stages(Terminal(stderr=True), quiet=quiet)
     try:
@@ -78,11 +78,11 @@ def plan(recipe: str, overrides: tuple[str, ...], date: Any) -> None:
     """
     import datetime
 
-    from cehm_dask.recipe import load
+    from cehm_dask.pipeline.recipe import load
 
     wanted = load(recipe, overrides).on((date.date() if date else datetime.date.today()).isoformat())
-    from cehm_dask.display import show_outlook
-    from cehm_dask.outlook import outlook
+    from cehm_dask.cli.display import show_outlook
+    from cehm_dask.pipeline.estimate import outlook
 
     show_outlook(Terminal(soft_wrap=True), outlook(wanted))
 
@@ -104,8 +104,8 @@ def recipe(schema: bool, example: bool, check: str | None, overrides: tuple[str,
     """
     import yaml
 
-    from cehm_dask import recipe as recipes
-    from cehm_dask.recipe_model import Recipe
+    from cehm_dask.pipeline import recipe as recipes
+    from cehm_dask.pipeline.recipe_model import Recipe
 
     if schema + example + (check is not None) != 1:
         raise click.UsageError("expected one of --schema, --example and --check FILE")
@@ -133,11 +133,11 @@ def demo(output: str) -> None:
     from sklearn.datasets import load_digits
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-    from cehm_dask.consensus_store import open_consensus
-    from cehm_dask.display import Stages, run_summary
-    from cehm_dask.ensemble_store import open_ensemble
-    from cehm_dask.recipe import example, parse
-    from cehm_dask.run import run as do
+    from cehm_dask.cli.display import Stages, run_summary
+    from cehm_dask.data.consensus_store import open_consensus
+    from cehm_dask.data.ensemble_store import open_ensemble
+    from cehm_dask.pipeline.recipe import example, parse
+    from cehm_dask.pipeline.run import run as do
 
     console = Terminal()
     features, truth = load_digits(return_X_y=True)

@@ -20,12 +20,12 @@ def verify(place: str, quiet: bool) -> None:
       cehm verify ensemble.zarr
       cehm verify runs/today
     """
-    from cehm_dask.directory import STATE, Directory
-    from cehm_dask.display import Rows
+    from cehm_dask.cli.display import Rows
+    from cehm_dask.data.files import exists
+    from cehm_dask.data.verification import verify_store
     from cehm_dask.errors import StoreError
-    from cehm_dask.files import exists
-    from cehm_dask.outputs import verify_outputs
-    from cehm_dask.verification import verify_store
+    from cehm_dask.pipeline.directory import STATE, Directory
+    from cehm_dask.pipeline.outputs import verify_outputs
 
     with Rows(Terminal(stderr=True), quiet=quiet) as progress:
 

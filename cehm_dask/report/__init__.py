@@ -40,7 +40,7 @@ def write_report(
     features, coordinates : array, path or URL, optional
         For the picture: n × d, drawn by their main axes, or n × 2, drawn as they are.
     truth : array or path, optional
-        Known classes, as :func:`cehm_dask.scoring.evaluate` takes them.
+        Known classes, as :func:`cehm_dask.results.scoring.evaluate` takes them.
     row_ids : array, series, or blocks of them, optional
         What the samples are called.
     scores : mapping, optional

@@ -11,8 +11,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from cehm_dask.data.files import write_whole
 from cehm_dask.errors import ExistsError, NotFoundError, StorageError
-from cehm_dask.files import write_whole
 from cehm_dask.masking import masked
 from cehm_dask.report.page import Figure, alone
 

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import leaves_list, linkage
 from scipy.spatial.distance import squareform
 
-from cehm_dask.consensus_store import StoredConsensus, open_consensus
-from cehm_dask.ensemble_store import Ensemble
+from cehm_dask.data.consensus_store import StoredConsensus, open_consensus
+from cehm_dask.data.ensemble_store import Ensemble
+from cehm_dask.data.labels import Labels, as_labels
 from cehm_dask.errors import InputError, StoreError
-from cehm_dask.evaluation import block_nmi
-from cehm_dask.labels import Labels, as_labels
+from cehm_dask.method.agreement import block_nmi
 
 LEAST_CERTAIN = 50
 MOST_POINTS = 3000

@@ -20,12 +20,13 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from cehm_dask import __version__
-from cehm_dask.consensus_store import StoredConsensus
-from cehm_dask.ensemble_store import Ensemble
-from cehm_dask.files import write_whole
-from cehm_dask.labels import Labels
+from cehm_dask.data.consensus_store import StoredConsensus
+from cehm_dask.data.ensemble_store import Ensemble
+from cehm_dask.data.files import write_whole
+from cehm_dask.data.labels import Labels
+from cehm_dask.machine import format_bytes
 from cehm_dask.masking import masked
-from cehm_dask.plan import PAPER, format_bytes, settings_told
+from cehm_dask.method.params import PAPER, settings_told
 from cehm_dask.report import figures
 from cehm_dask.report.drawing import COLOURS, colour_classes
 from cehm_dask.report.findings import (
@@ -44,7 +45,7 @@ from cehm_dask.report.findings import (
     sampled_places,
 )
 from cehm_dask.report.picture import Plane, plane_of
-from cehm_dask.scoring import evaluate
+from cehm_dask.results.scoring import evaluate
 
 HERE = Path(__file__).parent
 MOST_STAGES = 24

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cehm_dask.data.features import Features, FeatureWarning, Scaling, as_features, fit_scaling
+from cehm_dask.data.labels import Labels
 from cehm_dask.errors import InputError, MissingExtraError
-from cehm_dask.features import Features, FeatureWarning, Scaling, as_features, fit_scaling
-from cehm_dask.labels import Labels
 from cehm_dask.machine import this_machine
 
 BLOCK_ROWS = 1 << 16

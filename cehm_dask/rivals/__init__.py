@@ -45,8 +45,8 @@ class Method:
         where : Where, optional
             Memory, threads, client; changes no label.
         """
+        from cehm_dask.data.labels import as_labels
         from cehm_dask.job import Where
-        from cehm_dask.labels import as_labels
 
         function = getattr(import_module(f"cehm_dask.rivals.{self.name}"), self.name)
         found: NDArray[np.int16] = function(as_labels(base_labels), n_clusters, seed, where or Where())

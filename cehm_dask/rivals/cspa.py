@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from cehm_dask.data.labels import Labels
 from cehm_dask.job import Where
-from cehm_dask.labels import Labels
 from cehm_dask.rivals.metis import balanced_parts
 from cehm_dask.rivals.pairs import admitted
 from cehm_dask.rivals.rows import Found

@@ -3,12 +3,12 @@
 import numpy as np
 from scipy.linalg import eigh
 
+from cehm_dask.data.labels import Labels
 from cehm_dask.job import Where
-from cehm_dask.labels import Labels
-from cehm_dask.points import cluster_points, unit_points
+from cehm_dask.method.points import cluster_points, unit_points
+from cehm_dask.method.spectral import leading_vectors
 from cehm_dask.rivals.pairs import admitted
 from cehm_dask.rivals.rows import Floats, Found
-from cehm_dask.spectral import leading_vectors
 
 HERE = Where()
 LARGEST = 12_000

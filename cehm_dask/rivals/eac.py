@@ -3,8 +3,8 @@
 import numpy as np
 from scipy.cluster.hierarchy import linkage
 
+from cehm_dask.data.labels import Labels
 from cehm_dask.job import Where
-from cehm_dask.labels import Labels
 from cehm_dask.rivals.pairs import Samples, admitted
 from cehm_dask.rivals.rows import Floats, Found
 from cehm_dask.rivals.tree import cut

@@ -6,8 +6,8 @@ from scipy.linalg import inv
 from scipy.spatial.distance import squareform
 from scipy.special import xlogy
 
+from cehm_dask.data.labels import Labels
 from cehm_dask.job import Where
-from cehm_dask.labels import Labels
 from cehm_dask.rivals.pairs import Samples, admitted
 from cehm_dask.rivals.rows import Floats, Found
 from cehm_dask.rivals.tree import cut

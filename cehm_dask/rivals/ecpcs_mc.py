@@ -4,11 +4,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh, svd
 
+from cehm_dask.data.labels import Labels
 from cehm_dask.job import Where
-from cehm_dask.labels import Labels
+from cehm_dask.method.spectral import jaccard
 from cehm_dask.rivals.random_walk import trajectory_similarity, transitions
 from cehm_dask.rivals.rows import Floats, Found, counted, shares, vote
-from cehm_dask.spectral import jaccard
 
 HERE = Where()
 

@@ -2,13 +2,13 @@
 
 import numpy as np
 
+from cehm_dask.data.labels import Labels
 from cehm_dask.job import Where
-from cehm_dask.labels import Labels
-from cehm_dask.points import unit_points
+from cehm_dask.method.points import unit_points
+from cehm_dask.method.spectral import leading_vectors
 from cehm_dask.rivals.lloyd import Embedding, bytes_a_row, k_means
 from cehm_dask.rivals.rows import Found, counted
 from cehm_dask.rivals.transfer_cut import affinity
-from cehm_dask.spectral import leading_vectors
 
 HERE = Where()
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask import kernels
-from cehm_dask.engine import Engine, Run
-from cehm_dask.points import (
+from cehm_dask.engine.sweep import Engine, Run
+from cehm_dask.method import kernels
+from cehm_dask.method.points import (
     RESTARTS,
     ROUNDS,
     Points,

@@ -2,12 +2,12 @@
 
 import numpy as np
 
+from cehm_dask.data.labels import Labels
 from cehm_dask.job import Where
-from cehm_dask.labels import Labels
+from cehm_dask.method.spectral import leading_vectors, local_weights
 from cehm_dask.rivals.lloyd import Embedding, bytes_a_row, k_means
 from cehm_dask.rivals.rows import Found, counted
 from cehm_dask.rivals.transfer_cut import affinity
-from cehm_dask.spectral import leading_vectors, local_weights
 
 HERE = Where()
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 
+from cehm_dask.data.labels import Labels
 from cehm_dask.job import Where
-from cehm_dask.labels import Labels
+from cehm_dask.method.spectral import jaccard
 from cehm_dask.rivals.metis import balanced_parts
 from cehm_dask.rivals.rows import Found, counted, shares, vote
-from cehm_dask.spectral import jaccard
 
 HERE = Where()
 UNITS = 1000

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cehm_dask.data.labels import Labels
 from cehm_dask.errors import BudgetError
 from cehm_dask.job import Where, machine_of
-from cehm_dask.labels import Labels
-from cehm_dask.plan import Params, check_fit, format_bytes
+from cehm_dask.machine import format_bytes
+from cehm_dask.method.params import Params, check_fit
 from cehm_dask.rivals.rows import Floats, Found
 
 

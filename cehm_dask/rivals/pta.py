@@ -4,8 +4,8 @@ import numpy as np
 from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import squareform
 
+from cehm_dask.data.labels import Labels
 from cehm_dask.job import Where
-from cehm_dask.labels import Labels
 from cehm_dask.rivals.microclusters import BYTES_A_PAIR, LARGEST, probability_trajectories
 from cehm_dask.rivals.pairs import admitted
 from cehm_dask.rivals.rows import Found

@@ -13,13 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask import kernels
-from cehm_dask.engine import Engine, Run
+from cehm_dask.data.labels import Codes, Labels
+from cehm_dask.engine.budget import Budget, make_budget, rows_of_a_process
+from cehm_dask.engine.sweep import Engine, Run
 from cehm_dask.errors import BudgetError
-from cehm_dask.intersections import Hyperedges, hyperedges_of, intersections
 from cehm_dask.job import Where, machine_of
-from cehm_dask.labels import Codes, Labels
-from cehm_dask.plan import Budget, Params, check_fit, format_bytes, make_budget, rows_of_a_process
+from cehm_dask.machine import format_bytes
+from cehm_dask.method import kernels
+from cehm_dask.method.intersections import Hyperedges, hyperedges_of, intersections
+from cehm_dask.method.params import Params, check_fit
 
 Floats = NDArray[np.float64]
 Found = NDArray[np.int16]

@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.cluster import kmeans_plusplus
 
-from cehm_dask import kernels
-from cehm_dask.engine import Engine, Run
-from cehm_dask.intersections import Hyperedges
+from cehm_dask.data.labels import Codes, Labels
+from cehm_dask.engine.sweep import Engine, Run
 from cehm_dask.job import Where
-from cehm_dask.labels import Codes, Labels
+from cehm_dask.method import kernels
+from cehm_dask.method.intersections import Hyperedges
 from cehm_dask.rivals.rows import Floats, Found, counted, spoken, vote
 
 HERE = Where()

@@ -6,10 +6,10 @@ P × P table; neither B nor B·S is formed.
 
 import numpy as np
 
-from cehm_dask.engine import Engine
-from cehm_dask.intersections import Hyperedges
+from cehm_dask.engine.sweep import Engine
+from cehm_dask.method.intersections import Hyperedges
+from cehm_dask.method.spectral import linked
 from cehm_dask.rivals.rows import Floats, weighted_table
-from cehm_dask.spectral import linked
 
 
 def affinity(engine: Engine, hyperedges: Hyperedges, mix: Floats | None = None) -> Floats:

@@ -6,9 +6,9 @@ from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import pdist
 from scipy.special import xlogy
 
-from cehm_dask.intersections import Hyperedges
+from cehm_dask.data.labels import Labels
 from cehm_dask.job import Where
-from cehm_dask.labels import Labels
+from cehm_dask.method.intersections import Hyperedges
 from cehm_dask.rivals.rows import Floats, Found, counted, vote
 from cehm_dask.rivals.tree import cut
 

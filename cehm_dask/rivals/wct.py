@@ -1,10 +1,10 @@
 """WCT: the link-based ensemble with weighted connected triples. Linear in n."""
 
+from cehm_dask.data.labels import Labels
 from cehm_dask.job import Where
-from cehm_dask.labels import Labels
+from cehm_dask.method.spectral import weighted_connected_triples
 from cehm_dask.rivals.link import link_based
 from cehm_dask.rivals.rows import Found
-from cehm_dask.spectral import weighted_connected_triples
 
 HERE = Where()
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from cehm_dask.data.labels import Labels
 from cehm_dask.job import Where
-from cehm_dask.labels import Labels
 from cehm_dask.rivals.link import link_based
 from cehm_dask.rivals.rows import Floats, Found
 

@@ -17,8 +17,8 @@ from sklearn.metrics import normalized_mutual_info_score
 from sklearn.preprocessing import StandardScaler
 
 from cehm_dask import CEHM
+from cehm_dask.data.synth import Synth
 from cehm_dask.rivals import METHODS
-from cehm_dask.synth import Synth
 
 WIDTHS = {"coarse": (0.5, 1.5), "fine": (1.0, 5.0), "any": (0.5, 6.0), "same": (1.0, 1.0)}
 """Clusters of a member, in times of the number of classes."""

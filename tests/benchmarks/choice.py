@@ -25,16 +25,16 @@ from sklearn import datasets
 from sklearn.cluster import KMeans
 
 from cehm_dask import job
-from cehm_dask.base_labels import label_all, make_labeller
-from cehm_dask.choice import Choice, choose
-from cehm_dask.engine import Engine
-from cehm_dask.features import as_features
-from cehm_dask.intersections import hyperedges_of, intersections
+from cehm_dask.data.features import as_features
+from cehm_dask.data.labels import as_labels
+from cehm_dask.data.synth import Synth
+from cehm_dask.engine.sweep import Engine
 from cehm_dask.job import Outcome, Where, budget_of
-from cehm_dask.labels import as_labels
-from cehm_dask.members import k_range, plan_members
-from cehm_dask.plan import Params
-from cehm_dask.synth import Synth
+from cehm_dask.members.fit import k_range, plan_members
+from cehm_dask.members.generate import label_all, make_labeller
+from cehm_dask.method.choice import Choice, choose
+from cehm_dask.method.intersections import hyperedges_of, intersections
+from cehm_dask.method.params import Params
 
 KS = range(2, 16)
 Rows = NDArray[np.float64]

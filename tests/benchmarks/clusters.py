@@ -1,8 +1,8 @@
 """Jobs of a queue against processes of this machine: ``python -m tests.benchmarks.clusters --folder FOLDER``.
 
 Two SLURM workers against two local processes on 10⁷ × 30 labels: the ratio of their times, measured in turns. Starts
-and stops a SLURM of its own (tests/slurm.sh: root, slurm-wlm, munge, the extra slurm). The ensemble is made in --folder
-(300 MB) and kept for the next run.
+and stops a SLURM of its own (tests/clusters/slurm.sh: root, slurm-wlm, munge, the extra slurm). The ensemble is made in
+--folder (300 MB) and kept for the next run.
 """
 
 import argparse
@@ -17,11 +17,11 @@ import numpy as np
 import yaml
 
 from cehm_dask import CEHM
-from cehm_dask.cluster import connect
-from cehm_dask.consensus_store import open_consensus
-from cehm_dask.synth import Synth
+from cehm_dask.clusters.connect import connect
+from cehm_dask.data.consensus_store import open_consensus
+from cehm_dask.data.synth import Synth
 
-SCRIPT = Path(__file__).parent.parent / "slurm.sh"
+SCRIPT = Path(__file__).parents[1] / "clusters" / "slurm.sh"
 SIZE = {"workers": 2, "threads": 1, "memory": "2GiB"}
 
 

@@ -24,10 +24,11 @@ from scipy.spatial.distance import pdist
 from sklearn import datasets
 from sklearn.metrics import roc_auc_score
 
-from cehm_dask import CEHM, confidence, kernels
-from cehm_dask.base_labels import label_all, make_labeller
-from cehm_dask.features import as_features
-from cehm_dask.members import k_range, plan_members
+from cehm_dask import CEHM
+from cehm_dask.data.features import as_features
+from cehm_dask.members.fit import k_range, plan_members
+from cehm_dask.members.generate import label_all, make_labeller
+from cehm_dask.method import confidence, kernels
 from cehm_dask.rivals import METHODS
 
 Float = NDArray[np.float64]

@@ -16,9 +16,10 @@ import numpy as np
 import psutil
 from scipy import sparse
 
-from cehm_dask import CEHM, kernels
-from cehm_dask.labels import as_labels
-from cehm_dask.synth import Synth
+from cehm_dask import CEHM
+from cehm_dask.data.labels import as_labels
+from cehm_dask.data.synth import Synth
+from cehm_dask.method import kernels
 from tests.benchmarks.timing import best_of
 
 K = 10

@@ -15,10 +15,10 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from cehm_dask import ClusterEnsemble
-from cehm_dask.base_labels import make_labeller
-from cehm_dask.engine import crew
-from cehm_dask.features import as_features
-from cehm_dask.members import MemberPlan
+from cehm_dask.data.features import as_features
+from cehm_dask.engine.sweep import crew
+from cehm_dask.members.fit import MemberPlan
+from cehm_dask.members.generate import make_labeller
 from tests.benchmarks.timing import watched
 
 

@@ -18,16 +18,17 @@ from typing import Any
 import numpy as np
 
 from cehm_dask import CEHM
-from cehm_dask.engine import Engine
-from cehm_dask.ensemble_store import open_ensemble
-from cehm_dask.intersections import hyperedges_of, intersections
+from cehm_dask.data.ensemble_store import open_ensemble
+from cehm_dask.data.labels import Labels, as_labels
+from cehm_dask.data.synth import Synth
+from cehm_dask.engine.budget import make_budget
+from cehm_dask.engine.sweep import Engine
 from cehm_dask.job import Where, budget_of, cluster
-from cehm_dask.labels import Labels, as_labels
 from cehm_dask.machine import this_machine
-from cehm_dask.plan import Params, make_budget
-from cehm_dask.problem import Problem
-from cehm_dask.rounds import EVERY_ROW, Order, advance, combine
-from cehm_dask.synth import Synth
+from cehm_dask.method.intersections import hyperedges_of, intersections
+from cehm_dask.method.params import Params
+from cehm_dask.method.problem import Problem
+from cehm_dask.method.rounds import EVERY_ROW, Order, advance, combine
 from tests.benchmarks.timing import best_of, watched
 
 K = 10

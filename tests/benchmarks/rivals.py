@@ -14,12 +14,12 @@ import numpy as np
 import pandas as pd
 from sklearn.datasets import make_blobs
 
-from cehm_dask import compare
-from cehm_dask.base_labels import generate
-from cehm_dask.evaluation import contingency, scores
-from cehm_dask.features import as_features
-from cehm_dask.members import k_range, plan_members
-from cehm_dask.paper_figures import figure_of
+from cehm_dask.data.features import as_features
+from cehm_dask.members.fit import k_range, plan_members
+from cehm_dask.members.generate import generate
+from cehm_dask.method.agreement import contingency, scores
+from cehm_dask.paper import compare
+from cehm_dask.paper.figures import figure_of
 from cehm_dask.rivals import METHODS
 
 K = 10

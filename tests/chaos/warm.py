@@ -6,7 +6,7 @@ import pkgutil
 import numpy as np
 
 import cehm_dask
-from cehm_dask import kernels
+from cehm_dask.method import kernels
 
 for _module in pkgutil.walk_packages(cehm_dask.__path__, "cehm_dask."):
     if not _module.name.endswith("__main__"):

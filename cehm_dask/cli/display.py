@@ -1,0 +1,347 @@
+"""What people see in a terminal: progress of the rounds, closing summaries.
+
+Used by the command only; everything below it logs and reports events, and prints nothing.
+"""
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from cehm_dask.data.attributes import read_facts
+from cehm_dask.data.consensus_store import open_consensus
+from cehm_dask.data.ensemble_store import open_ensemble
+from cehm_dask.machine import format_bytes, resident_bytes
+from cehm_dask.method.choice import ONLY_ONE
+from cehm_dask.method.consensus import Event
+from cehm_dask.method.params import settings_told
+from cehm_dask.pipeline.estimate import Outlook
+from cehm_dask.pipeline.run import Result, Watch
+
+BAR = 28
+MOST_CLUSTERS = 20
+"""Clusters listed one by one in a summary; the rest share a line."""
+
+
+class Rounds:
+    """Progress of a consensus: two live bars on a terminal, one line a round elsewhere, nothing if quiet."""
+
+    def __init__(self, console: Console, *, quiet: bool = False) -> None:
+        self.console = console
+        self.quiet = quiet
+        self._watch = Stopwatch()
+        self._bar: Progress | None = None
+        self._latest: dict[int, Event] = {}
+        self._sweep_began = 0.0
+        self._first_assigned: tuple[float, int] | None = None
+
+    def __enter__(self) -> Self:
+        if not self.quiet and self.console.is_terminal:
+            self._bar = Progress(
+                SpinnerColumn(),
+                TextColumn("{task.description:<13}"),
+                BarColumn(BAR),
+                TextColumn("{task.fields[state]}"),
+                TimeElapsedColumn(),
+                console=self.console,
+                transient=True,
+            )
+            self._bar.start()
+            self._sweep = self._bar.add_task("sweep", total=None, state="")
+            self._rounds = self._bar.add_task("assigned", total=None, state="")
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def rows(self, stage: str, done: int, total: int) -> None:
+        """Rows done inside a sweep."""
+        if self._bar is None:
+            return
+        now = self._watch.seconds
+        rate = f"{done / max(now - self._sweep_began, 1e-3):,.0f} rows/s, memory {format_bytes(resident_bytes())}"
+        self._bar.update(self._sweep, description=stage, completed=done, total=total, state=rate)
+        if done == total:
+            self._sweep_began = now
+            if stage == "intersections":
+                # Medoids and candidates are looked for in this process, without a sweep: no rows to count.
+                self._bar.update(self._sweep, description="starts", total=None, state="")
+
+    def __call__(self, event: Event) -> None:
+        """A finished round."""
+        if self.quiet:
+            return
+        self._latest[event.problem] = event
+        slowest = min(self._latest.values(), key=lambda latest: (latest.stage != "diffusion", latest.assigned))
+        n, assigned = slowest.n_samples, slowest.assigned
+        of_all = f"all {n:,}" if assigned == n else f"{assigned:,} of {n:,}"
+        state = f"round {slowest.round}, {of_all} assigned, {slowest.moved:,} moved"
+        if slowest.loss is not None:
+            state += f", loss {slowest.loss:.6g}"
+        state += self._time_left(slowest)
+        if self._bar is not None:
+            # Once all are assigned, what is left to see is how few still move.
+            settling = slowest.stage == "adjustion" and assigned == n
+            name, done = ("settled", n - slowest.moved) if settling else ("assigned", assigned)
+            self._bar.update(self._rounds, description=name, completed=done, total=n, state=state)
+        elif slowest is event:
+            # Of many problems side by side, one line tells how far the slowest is.
+            many = f", slowest of {len(self._latest)} problems" if len(self._latest) > 1 else ""
+            self.console.print(f"{event.stage}{many}: {state}", highlight=False, soft_wrap=True)
+
+    def _time_left(self, event: Event) -> str:
+        """How long diffusion will take at the pace so far; nobody knows how long adjustion will."""
+        now = self._watch.seconds
+        if self._first_assigned is None:
+            self._first_assigned = (now, event.assigned)
+        began, before = self._first_assigned
+        if event.stage != "diffusion" or event.assigned <= before:
+            return ""
+        left = (now - began) * (event.n_samples - event.assigned) / (event.assigned - before)
+        return f", about {left:.0f} s to full assignment" if left >= 1 else ""
+
+
+class Rows:
+    """Progress of a stream of rows: a live bar on a terminal, nothing elsewhere."""
+
+    def __init__(self, console: Console, *, quiet: bool = False, total: int | None = None) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description:<8}"),
+            BarColumn(BAR),
+            TextColumn("{task.completed:,.0f} {task.fields[unit]}, {task.fields[rate]} a second"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=quiet or not console.is_terminal,
+        )
+        self._total = total
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._bar.stop()
+
+    def report(self, what: str, rows: int) -> None:
+        if what not in self._tasks:
+            unit = {"fitted": "members", "read": "bytes"}.get(what, "rows")
+            # The second pass over a table knows how long the first one was.
+            passes = [task.completed for task in self._bar.tasks if task.fields["unit"] == unit == "rows"]
+            total = passes[-1] if passes else self._total
+            self._tasks[what] = self._bar.add_task(what, total=total, rate="", unit=unit)
+        task = self._bar.tasks[self._tasks[what]]
+        self._bar.update(
+            self._tasks[what], advance=rows, rate=f"{(task.completed + rows) / max(task.elapsed or 0, 1e-3):,.0f}"
+        )
+
+
+class Stages(Watch):
+    """Progress of a run: a line a stage, and the bars of the one at work."""
+
+    def __init__(self, console: Console, *, quiet: bool = False) -> None:
+        self.console, self.quiet = console, quiet
+        self._rows: Rows | None = None
+        self._rounds: Rounds | None = None
+
+    def _say(self, stage: str, text: str) -> None:
+        if not self.quiet:
+            self.console.print(f"[bold]{stage:<10}[/] {escape(text)}", highlight=False, soft_wrap=True)
+
+    def begins(self, stage: str, what: str) -> None:
+        self._say(stage, what)
+        if stage == "consensus":
+            self._rounds = Rounds(self.console, quiet=self.quiet).__enter__()
+            self.progress = self._rounds
+        else:
+            self._rows = Rows(self.console, quiet=self.quiet).__enter__()
+
+    def rows(self, what: str, count: int) -> None:
+        if self._rows is not None:
+            self._rows.report(what, count)
+
+    def stop(self) -> None:
+        """Take the bars off the screen, whatever happened."""
+        for shown in (self._rows, self._rounds):
+            if shown is not None:
+                shown.__exit__()
+        self._rows = self._rounds = self.progress = None
+
+    def ended(self, stage: str, seconds: float) -> None:
+        self.stop()
+        self._say(stage, f"done in {seconds:.2f} s")
+
+    def left_out(self, stage: str, why: str) -> None:
+        self._say(stage, why)
+
+
+class Stopwatch:
+    """Seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._begin = perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        return perf_counter() - self._begin
+
+
+def cluster_table(sizes: NDArray[np.int64]) -> Table:
+    """Clusters, largest first, with their sizes."""
+    table = Table("cluster", "samples", "", box=None, header_style="bold", pad_edge=False)
+    for column in (0, 1):
+        table.columns[column].justify = "right"
+    order = [int(e) for e in np.argsort(-sizes, kind="stable") if sizes[e]]
+    for e in order[:MOST_CLUSTERS]:
+        bar = "█" * max(1, round(BAR * sizes[e] / sizes[order[0]]))
+        table.add_row(str(e), f"{sizes[e]:,}", f"[cyan]{bar}[/]")
+    rest = order[MOST_CLUSTERS:]
+    if rest:
+        table.add_row("others", f"{sizes[rest].sum():,}", f"in {len(rest)} clusters")
+    return table
+
+
+def scan_table(scan: Sequence[dict[str, Any]], kept: int) -> Table:
+    """How every number of clusters came out, the kept one marked."""
+    names = ("agreement", "margin", "stability", "loss", "restarts")
+    table = Table("k", *names, box=None, header_style="bold", pad_edge=False)
+    for column in table.columns:
+        column.justify = "right"
+    for record in scan:
+        cells = ["" if (value := record[name]) is None else f"{value:.6g}" for name in names]
+        table.add_row(str(record["n_clusters"]), *cells, style="bold" if record["n_clusters"] == kept else None)
+    return table
+
+
+def summary(console: Console, model: Any, seconds: float) -> None:
+    """Closing words of a consensus: clusters, agreement, rounds, seconds."""
+    facts = {
+        "agreement": model.agreement_,
+        "n_silent": model.n_silent_,
+        "n_samples": model.labels_.shape[0],
+        "n_hyperedges": len(model.counts_),
+        "rounds": model.n_rounds_,
+        "sweeps": model.n_sweeps_,
+        "scan": list(model.scan_.values()),
+        "choice": model.choice_,
+        "candidate_reason": model.candidate_reason_,
+    }
+    _closing(console, facts, model.cluster_sizes_, model.member_agreement_, seconds)
+
+
+def _closing(
+    console: Console, facts: dict[str, Any], sizes: NDArray[np.int64], members: NDArray[np.float64], seconds: float
+) -> None:
+    choice = facts["choice"]
+    if len(facts["scan"]) > 1:
+        console.print(scan_table(facts["scan"], choice["n_clusters"]))
+    if choice["reason"] != ONLY_ONE:
+        verdict = f"k = {choice['n_clusters']}" if choice["clear"] else "no clear k"
+        console.print(f"[bold]{verdict}[/]: {escape(choice['reason'])}", highlight=False)
+    if reason := facts.get("candidate_reason"):
+        console.print(f"[bold]kept[/]: {escape(reason)}", highlight=False, soft_wrap=True)
+    console.print(cluster_table(sizes))
+    pairs = members[~np.eye(len(members), dtype=bool)]
+    between = f" (members with one another: {pairs.mean():.3f})" if pairs.size else ""
+    console.print(f"agreement with the members (mean NMI): [bold]{facts['agreement']:.3f}[/]{between}", highlight=False)
+    if facts["n_silent"]:
+        console.print(f"{facts['n_silent']:,} samples have no base label: -1", highlight=False)
+    console.print(
+        f"{facts['n_samples']:,} samples, {len(members)} members, {facts['n_hyperedges']:,} base clusters: "
+        f"{facts['rounds']} rounds, {facts['sweeps']} sweeps, {seconds:.2f} s",
+        highlight=False,
+    )
+
+
+def run_summary(console: Console, result: Result) -> None:
+    """Closing words of a run: its consensus, its scores, and where things are."""
+    if result.facts:
+        stored = open_consensus(f"{result.directory}/consensus.zarr")
+        sizes, members = (np.asarray(stored.array(name)[:]) for name in ("sizes", "member_agreement"))
+        facts = {**result.facts, "n_hyperedges": stored.array("counts").shape[0]}
+        _closing(console, facts, sizes, members, result.seconds)
+    if known := result.scores.get("scores"):
+        titles = {"nmi": "NMI", "ari": "ARI", "accuracy": "accuracy"}
+        said = ", ".join(f"{title} {known[name]:.3f}" for name, title in titles.items())
+        console.print(f"against the known classes: {said}", highlight=False)
+    if "done" not in result.stages.values():
+        console.print("nothing to do: everything was done before, with the same settings and data")
+    places = {"run": result.directory} | {name: result.summary()[name] for name in ("labels", "report")}
+    for name, place in places.items():
+        if place is not None:
+            console.print(f"{name + ':':<8}{escape(place)}", highlight=False, soft_wrap=True)
+
+
+def show_outlook(console: Console, expected: Outlook) -> None:
+    """What a run will cost: a line a stage, and the memory of those that need much, by term."""
+    table = Table("stage", "sweeps", "read", "written", "about", "", box=None, header_style="bold", pad_edge=False)
+    for column in (1, 2, 3, 4):
+        table.columns[column].justify = "right"
+    for stage in expected.stages:
+        table.add_row(
+            stage.stage,
+            str(stage.sweeps or "–"),
+            format_bytes(stage.read) if stage.read else "–",
+            format_bytes(stage.written) if stage.written else "–",
+            f"{stage.seconds:,.1f} s" if stage.seconds else "–",
+            escape(stage.what),
+        )
+    console.print(table)
+    for stage in expected.stages:
+        if stage.memory:
+            terms = ", ".join(f"{name} {format_bytes(size)}" for name, size in stage.memory.items() if size)
+            total = format_bytes(sum(stage.memory.values()))
+            text = f"memory of {stage.stage}: {total} of {format_bytes(stage.allowed)} allowed: {terms}"
+            console.print(escape(text), highlight=False, soft_wrap=True)
+    seconds, who = sum(stage.seconds for stage in expected.stages), expected.machine
+    where = "on this machine"
+    if who.workers is not None:
+        where = f"with {who.workers} worker(s) of {who.threads} thread(s), each as fast as one here"
+    console.print(
+        f"about {seconds:,.0f} s in all, {where}; an estimate from {expected.calibration:.1f} s of trials here",
+        highlight=False,
+    )
+
+
+def describe(console: Console, url: str) -> None:
+    """What a store holds, in a few lines."""
+    facts = read_facts(url)
+    table = Table(box=None, show_header=False, pad_edge=False)
+    if facts["format"] == "ensemble":
+        ensemble = open_ensemble(url)
+        clusters = np.asarray(ensemble.widths) - 1
+        size = ensemble.n_samples * len(clusters) * ensemble.itemsize
+        rows = {
+            "ensemble": url,
+            "samples": f"{ensemble.n_samples:,}",
+            "members": f"{len(clusters)} with {clusters.min()} to {clusters.max()} clusters, {clusters.sum():,} in all",
+            "labels": f"{format_bytes(size)}, {ensemble.chunk_rows:,} rows a chunk, {ensemble.shard_rows:,} a shard",
+            "source": ensemble.source,
+            "fingerprint": ensemble.fingerprint,
+        }
+    elif not facts["complete"]:
+        rows = {"consensus": url, "state": "unfinished; the command that began it goes on", **facts["identity"]}
+    else:
+        rows = {
+            "consensus": url,
+            "samples": f"{facts['n_samples']:,}",
+            "clusters": f"{facts['n_clusters_found']} of {facts['n_clusters']}",
+            "choice of k": facts["choice"]["reason"],
+            **({"kept": facts["candidate_reason"]} if facts.get("candidate_reason") else {}),
+            "agreement": f"{facts['agreement']:.4f} (mean NMI with the members)",
+            "rounds": f"{facts['rounds']}, in {facts['sweeps']} sweeps",
+            "seconds": ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in facts["seconds"].items()),
+            "memory": ", ".join(f"{name} {format_bytes(size)}" for name, size in facts["memory"].items()),
+            "settings": ", ".join(f"{name}={value}" for name, value in settings_told(facts["identity"]).items()),
+        }
+    for name, value in rows.items():
+        table.add_row(f"[bold]{escape(name)}[/]", escape(str(value)))
+    console.print(table)

@@ -1,0 +1,363 @@
+"""Features in any accepted form → row blocks of scaled float32.
+
+First stage of the flow for users who bring features rather than base labels: numpy arrays, .npy (mapped), Zarr,
+.parquet, .csv, dask arrays and data frames, scipy sparse rows; local or in an object store. One pass finds each
+column's extremes, mean and spread; from then on a block is read, scaled and handed over. Statistics are summed
+over blocks of a fixed number of rows, counted from row 0, so no chunking of the source can change a bit of them.
+"""
+
+import hashlib
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import fsspec
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from cehm_dask.data.arrays import is_store, open_array
+from cehm_dask.data.delimited import BOOLEANS, MISSING, NUMBER
+from cehm_dask.data.files import absolute, exists, fingerprint, is_url, npy_faults, open_npy
+from cehm_dask.data.tables import Csv, Parquet, is_table, open_table
+from cehm_dask.errors import InputError, InputTypeError, NotFoundError
+
+BLOCK_ROWS = 1 << 16
+"""Rows of a block; fixed, because sums of floats depend on where they are cut."""
+
+SCALES = ("none", "standard", "minmax", "robust")
+IMPUTES = (None, "mean")
+
+Read = Callable[[int, int], NDArray[Any]]
+
+
+class FeatureWarning(UserWarning):
+    """Something about the features that a careful user would want to know."""
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """Rows of numbers that can be read in any order."""
+
+    n_samples: int
+    names: tuple[str, ...]
+    read: Read
+    source: str
+    """Where they come from."""
+    reopen: "Callable[[], Features] | None" = None
+    """How another process opens them; None: only this one holds them."""
+    path: str | None = None
+    """The file that rows are read from whenever they are wanted; None: they are in memory, or were copied."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.reopen is None:
+            raise InputTypeError(
+                f"features from {self.source} are held by this process: they cannot be sent to another"
+            )
+        return self.reopen, ()
+
+    @property
+    def n_features(self) -> int:
+        return len(self.names)
+
+    def stamp(self) -> str | None:
+        """Changes when the file that rows are read from is written; None where there is none."""
+        return None if self.path is None else fingerprint(self.path)
+
+    def blocks(self) -> list[tuple[int, int]]:
+        """First row of each block and the row after its last."""
+        return [(start, min(start + BLOCK_ROWS, self.n_samples)) for start in range(0, self.n_samples, BLOCK_ROWS)]
+
+
+def as_features(X: Any, *, leave_out: Sequence[str] = ()) -> Features:
+    """Features in any accepted form, readable by rows.
+
+    Parameters
+    ----------
+    X : array (n_samples, n_features), dask array, data frame, scipy sparse matrix, path or URL
+        Files: .npy, .csv, .parquet, .zarr (a Zarr array).
+    leave_out : sequence of str
+        Columns of a .csv or .parquet file that are no features: names of the rows, known classes.
+    """
+    if isinstance(X, Features):
+        return X
+    if isinstance(X, str | os.PathLike):
+        return _from_path(os.fspath(X), leave_out)
+    if hasattr(X, "columns"):
+        return _from_frame(X)
+    if hasattr(X, "tocsr"):
+        rows = X.tocsr()
+        return _checked(rows.shape, lambda a, b: rows[a:b].toarray(), "a sparse matrix")
+    if not hasattr(X, "shape"):
+        X = np.asarray(X)
+    return _from_array(X, type(X).__name__)
+
+
+def _from_path(path: str, leave_out: Sequence[str]) -> Features:
+    reopen = partial(as_features, absolute(path), leave_out=tuple(leave_out))
+    where: dict[str, Any] = {"reopen": reopen, "path": absolute(path)}
+    if is_store(path):
+        return replace(_from_array(open_array(path), path), **where)
+    if not exists(path):
+        raise NotFoundError(f"features {path}: no such file")
+    if path.endswith(".npy"):
+        return replace(_from_remote_npy(path) if is_url(path) else _from_npy(path), **where)
+    if is_table(path):
+        table = open_table(path)
+        if isinstance(table, Parquet):
+            return replace(_from_parquet(table, leave_out), **where)
+        return _from_csv(table, leave_out)
+    raise InputError(f"features {path}: expected a name that ends in .npy, .csv, .parquet or .zarr")
+
+
+def _from_npy(path: str) -> Features:
+    return _from_array(open_npy(path, "features"), path)
+
+
+def _from_remote_npy(url: str) -> Features:
+    """Rows of a .npy in an object store, which cannot be mapped: each block is one request."""
+    filesystem, path = fsspec.core.url_to_fs(url)
+    with filesystem.open(path, "rb") as file, npy_faults(url, "features"):
+        version = np.lib.format.read_magic(file)
+        if version == (1, 0):
+            shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
+        else:  # newer ones differ in the length of the header only
+            shape, by_columns, dtype = np.lib.format.read_array_header_2_0(file)
+        begin = file.tell()
+    if by_columns:
+        raise InputError(f"features {url}: only arrays in row order can be read by rows; save them in that order")
+    if dtype.kind not in "iufb":
+        raise InputTypeError(f"features {url} have dtype {dtype}: expected numbers")
+    row_bytes = dtype.itemsize * int(np.prod(shape[1:]))
+
+    def read(start: int, stop: int) -> NDArray[Any]:
+        content = filesystem.cat_file(path, start=begin + start * row_bytes, end=begin + stop * row_bytes)
+        return np.frombuffer(content, dtype).reshape(-1, *shape[1:])
+
+    return _checked(shape, read, url)
+
+
+def _from_array(array: Any, source: str) -> Features:
+    """Numpy, memory-mapped, Zarr and dask arrays."""
+    if getattr(array, "dtype", None) is not None and np.dtype(array.dtype).kind not in "iufb":
+        raise InputTypeError(f"features have dtype {array.dtype}: expected numbers")
+    return _checked(array.shape, lambda a, b: np.asarray(array[a:b]), source)
+
+
+def _from_frame(frame: Any) -> Features:
+    names = [str(name) for name in frame.columns]
+    if hasattr(frame, "to_dask_array"):
+        array = frame.to_dask_array(lengths=True)
+        return _checked(array.shape, lambda a, b: np.asarray(array[a:b]), "a dask data frame", names)
+    values = np.asarray(frame.to_numpy())
+    if values.dtype.kind not in "iufb":
+        wrong = [name for name in frame.columns if np.asarray(frame[name].to_numpy()).dtype.kind not in "iufb"]
+        raise InputTypeError(f"columns {', '.join(map(str, wrong))} are not numbers: leave them out, or encode them")
+    return _checked(values.shape, lambda a, b: values[a:b], "a data frame", names)
+
+
+def _from_parquet(table: Parquet, leave_out: Sequence[str]) -> Features:
+    names = table.without(leave_out, "feature")
+    table.refuse_types(names, _is_numeric, "features are numbers")
+
+    def read(start: int, stop: int) -> NDArray[Any]:
+        return np.stack([_numbers(column) for column in table.rows(start, stop, names).columns], axis=1)
+
+    return _checked((table.n_rows, len(names)), read, table.path, names)
+
+
+def _is_numeric(kind: Any) -> bool:
+    import pyarrow.types as of
+
+    return any(test(kind) for test in (of.is_integer, of.is_floating, of.is_boolean, of.is_decimal, of.is_null))
+
+
+def _numbers(column: Any) -> NDArray[Any]:
+    """A column of a .parquet file as numpy keeps it; nulls are NaN."""
+    import pyarrow as pa
+    import pyarrow.types as of
+
+    if of.is_decimal(column.type) or of.is_null(column.type) or (of.is_boolean(column.type) and column.null_count):
+        column = column.cast(pa.float64())
+    return np.asarray(column)
+
+
+def _from_csv(table: Csv, leave_out: Sequence[str]) -> Features:
+    """Text cannot be read from the middle: it is turned once, block by block, into a temporary file of numbers."""
+    names = table.without(leave_out, "feature")
+    columns = [_NumberColumn(table.path, name) for name in names]
+    rows = 0
+    # The file has no name: it goes when the last array that maps it does.
+    with tempfile.TemporaryFile() as file:
+        for batch in table.batches(names):
+            values = np.empty((batch.num_rows, len(names)))
+            for j, (column, cells) in enumerate(zip(columns, batch.columns, strict=True)):
+                values[:, j] = column.read(cells, rows)
+            file.write(values)
+            rows += len(values)
+        if not rows:
+            raise InputError(f"n_samples=0: {table.path} has no rows")
+        file.flush()
+        found = np.memmap(file, np.float64, "r", shape=(rows, len(names)))
+    return _checked(found.shape, lambda a, b: found[a:b], table.path, names)
+
+
+class _NumberColumn:
+    """Cells of a .csv file as numbers; a cell without a value is NaN, and a column may be all true and false."""
+
+    def __init__(self, path: str, name: str) -> None:
+        self.path, self.name = path, name
+        self.boolean: bool | None = None
+        """None: no cell so far had a value."""
+
+    def read(self, cells: Any, first_row: int) -> NDArray[np.float64]:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        cells = pc.utf8_trim_whitespace(cells)
+        cells = pc.if_else(pc.is_in(cells, pa.array(sorted(MISSING))), pa.scalar(None, pa.string()), cells)
+        if cells.null_count == len(cells):
+            return np.full(len(cells), np.nan)
+        try:
+            values, boolean = np.asarray(cells.cast(pa.float64()), np.float64), False
+        except pa.ArrowInvalid:  # true and false, or a number in a form that Arrow does not read, such as +1
+            texts = cells.to_pylist()
+            boolean = all(text is None or text in BOOLEANS for text in texts)
+            if not boolean:
+                for row, text in enumerate(texts):
+                    if text is not None and not NUMBER.fullmatch(text):
+                        raise self._refused(repr(text), first_row + row) from None
+            read = BOOLEANS.__getitem__ if boolean else float
+            values = np.array([np.nan if text is None else read(text) for text in texts])
+        if self.boolean is not None and boolean != self.boolean:
+            raise self._refused("numbers beside true and false", first_row)
+        self.boolean = boolean
+        return values
+
+    def _refused(self, text: str, row: int) -> InputTypeError:
+        return InputTypeError(
+            f"{self.path}: column {self.name!r} holds {text} at row {row}: features are numbers, with a decimal point; "
+            "leave the column out, or encode it"
+        )
+
+
+def _checked(shape: Sequence[int], read: Read, source: str, names: Sequence[str] | None = None) -> Features:
+    if len(shape) != 2:
+        raise InputError(f"features have shape {tuple(shape)}: expected two dimensions, n_samples × n_features")
+    if shape[0] == 0 or shape[1] == 0:
+        raise InputError(f"features have shape {tuple(shape)}: at least one row and one column are needed")
+    return Features(int(shape[0]), tuple(names or (str(j) for j in range(shape[1]))), read, source)
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """Which columns are used and how: value → (value − centre) / spread, in float32."""
+
+    columns: NDArray[np.intp]
+    centre: NDArray[np.float64]
+    spread: NDArray[np.float64]
+    fill: NDArray[np.float64] | None
+    """What takes the place of a value that is not finite; None: it is an error."""
+    content: str = ""
+    """Digest of all features that it was found from."""
+
+    @cached_property
+    def _all_columns(self) -> bool:
+        return bool(np.array_equal(self.columns, np.arange(len(self.columns))))
+
+    def apply(self, rows: NDArray[Any], first_row: int = 0, names: Sequence[str] = ()) -> NDArray[np.float32]:
+        """Scaled columns of a block of rows."""
+        values = rows if self._all_columns and rows.shape[1] == len(self.columns) else rows[:, self.columns]
+        values = np.asarray(values, np.float64)
+        finite = np.isfinite(values)
+        if self.fill is not None:
+            values = np.where(finite, values, self.fill)
+        elif not finite.all():
+            row, column = np.argwhere(~finite)[0]
+            name = names[self.columns[column]] if names else str(self.columns[column])
+            _refuse_value(values[row, column], first_row + row, name)
+        return ((values - self.centre) / self.spread).astype(np.float32)
+
+
+def _refuse_value(value: float, row: int, name: str) -> None:
+    raise InputError(f"features hold {value} at row {row}, column {name}: correct the data, or ask for impute='mean'")
+
+
+def fit_scaling(
+    features: Features, scale: str, pool: Executor, *, impute: str | None = None, sample: NDArray[Any] | None = None
+) -> Scaling:
+    """Find each column's centre and spread in one pass; constant columns are dropped and named.
+
+    ``robust`` takes median and quartiles from ``sample``, rows drawn at random.
+    """
+    if scale not in SCALES:
+        raise InputError(f"scale={scale!r}: expected one of {', '.join(map(repr, SCALES))}")
+    if impute not in IMPUTES:
+        raise InputError(f"impute={impute!r}: expected None or 'mean'")
+
+    def look(block: tuple[int, int]) -> tuple[Any, ...]:
+        # In row order: numpy sums a block that lies column by column in another order.
+        values = np.ascontiguousarray(features.read(*block), np.float64)
+        finite = np.isfinite(values)
+        if not finite.all() and impute is None:
+            row, column = np.argwhere(~finite)[0]
+            _refuse_value(values[row, column], block[0] + row, features.names[column])
+        count = finite.sum(axis=0)
+        mean = np.where(finite, values, 0.0).sum(axis=0) / np.maximum(count, 1)
+        squares = (np.where(finite, values - mean, 0.0) ** 2).sum(axis=0)
+        low = np.where(finite, values, np.inf).min(axis=0)
+        high = np.where(finite, values, -np.inf).max(axis=0)
+        return count, mean, squares, low, high, google_crc32c.value(values.reshape(-1).view(np.uint8))
+
+    parts = pool.map(look, features.blocks())
+    count, mean, squares, low, high, checksum = next(parts)
+    checksums = [checksum]
+    for n, m, s, bottom, top, checksum in parts:
+        checksums.append(checksum)
+        total = np.maximum(count + n, 1)
+        squares = squares + s + (m - mean) ** 2 * count * n / total
+        mean = (mean * count + m * n) / total
+        count, low, high = count + n, np.minimum(low, bottom), np.maximum(high, top)
+    constant = ~(low < high)
+    if constant.all():
+        raise InputError("every feature is constant: there is nothing to cluster by")
+    if constant.any():
+        dropped = ", ".join(np.asarray(features.names)[constant])
+        warnings.warn(f"constant columns dropped: {dropped}", FeatureWarning, stacklevel=2)
+    used = np.flatnonzero(~constant)
+    centre, spread = np.zeros(features.n_features), np.ones(features.n_features)
+    if scale == "standard":
+        centre, spread = mean, np.sqrt(squares / np.maximum(count, 1))
+    elif scale == "minmax":
+        centre, spread = low, high - low
+    elif scale == "robust":
+        assert sample is not None
+        quartiles = np.nanpercentile(np.where(np.isfinite(sample), sample, np.nan), [25, 50, 75], axis=0)
+        centre, spread = quartiles[1], quartiles[2] - quartiles[0]
+        spread = np.where(spread > 0, spread, 1.0)
+    content = hashlib.blake2b(
+        repr((features.n_samples, features.names, checksums)).encode(), digest_size=16
+    ).hexdigest()
+    return Scaling(used, centre[used], spread[used], mean[used] if impute == "mean" else None, content)
+
+
+def sample_rows(features: Features, count: int, seed: int, pool: Executor) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Row numbers drawn at random without repetition, ascending, and those rows; each block is read once."""
+    if count >= features.n_samples:
+        chosen = np.arange(features.n_samples)
+    else:
+        rng = np.random.default_rng(seed)
+        chosen = np.sort(rng.choice(features.n_samples, count, replace=False, shuffle=False))
+
+    def pick(block: tuple[int, int]) -> NDArray[Any]:
+        first, last = np.searchsorted(chosen, block)
+        if first == last:
+            return np.empty((0, features.n_features))
+        return np.asarray(features.read(*block)[chosen[first:last] - block[0]])
+
+    return chosen, np.concatenate([part for part in pool.map(pick, features.blocks()) if len(part)])

@@ -1,0 +1,238 @@
+"""Budget: which blocks and tasks, with how many bytes. Pure arithmetic.
+
+Computed before the first byte is read; a run that cannot fit is refused with both numbers.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+
+import numpy as np
+
+from cehm_dask.data.shape import Shape
+from cehm_dask.errors import BudgetError
+from cehm_dask.machine import format_bytes
+
+BLOCK_ROWS = 1 << 15
+"""Rows a kernel sees: a block of thirty members, its margins and winners fit the second-level cache."""
+
+FEWEST_BLOCK_ROWS = 1 << 13
+"""However many problems share a block: in smaller ones, the calls a block and problem outweigh the cache."""
+
+MOST_COUNTED = 2**31 - 1
+"""Rows that a table of int32 can count: no two hyperedges share more samples than there are."""
+
+STATE_BYTES = 2 + 2 + 2 + 8
+"""Bytes a sample and problem that assignment, the one before it, winner and margin take."""
+
+WIDEST_WINDOW = 0.05
+"""Share of the samples whose labels may be kept to spare a round its second sweep."""
+
+SAMPLE_ROWS = 1 << 13
+"""Rows of a run, evenly spread, whose labels are kept to foretell where a cut will fall."""
+
+RUNS_PER_THREAD = 4
+"""Enough to even out threads that are held up, few enough that summing their tables costs nothing."""
+
+RUN_ROWS = 1 << 17
+"""A run is not split below this many rows: a shorter task costs more to hand out than it saves."""
+
+CLUSTER_RUN_WORK = 3 << 30
+"""Bytes of labels times columns of weights below which a run is not split for a cluster: 0.15 s of work."""
+
+CODE_BYTES = 128 << 20
+"""Compiled kernels and libraries that a process loads when it starts to work."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Blocks, runs and bytes of a consensus, settled before the first sweep.
+
+    ``terms`` are the bytes of one process by what they are for; they add up to ``projected``.
+    """
+
+    allowed: int
+    terms: Mapping[str, int] = field(hash=False)
+    threads: int
+    block_rows: int
+    run_edges: tuple[int, ...]
+    keep_state: bool
+    keep_labels: bool
+    state_bytes_a_row: int
+    label_bytes_a_row: int
+    stored: bool
+    """Whether labels are read from a store."""
+
+    @property
+    def foretell(self) -> bool:
+        """Whether a sweep costs so much that it pays to foretell cuts: labels are read anew each time."""
+        return self.stored and self.keep_state and not self.keep_labels
+
+    @property
+    def pass_over(self) -> bool:
+        """Whether labels are in memory, so that it pays to look at some rows only, and once more at the result."""
+        return self.keep_state and (self.keep_labels or not self.stored)
+
+    @property
+    def result_reads(self) -> bool:
+        """Whether the labels are needed for the result."""
+        return self.pass_over or not self.keep_state
+
+    @property
+    def projected(self) -> int:
+        return sum(self.terms.values())
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of labels and assignments that one process may keep between sweeps."""
+        return self.terms["kept assignments"] + self.terms["kept labels"]
+
+
+def make_budget(
+    shape: Shape,
+    clusters: Sequence[int],
+    *,
+    allowed: int,
+    taken: int = 0,
+    workers: int | None = None,
+    threads: int = 1,
+    returned: bool = True,
+    block_rows: int | None = None,
+) -> Budget:
+    """Settle blocks and runs for problems with the given numbers of clusters, and what may stay in memory.
+
+    Parameters
+    ----------
+    shape : Shape
+    clusters : sequence of int
+        k of every problem that runs side by side.
+    allowed, taken : int
+        Bytes a process may take in all, and takes already.
+    workers : int, optional
+        Processes of a cluster that work; default: this process does.
+    threads : int
+        Of each process.
+    returned : bool
+        Whether labels and margins come back as arrays in this process.
+    block_rows : int, optional
+        Rows a kernel sees.
+    """
+    if block_rows is None:
+        block_rows = min(
+            shape.read_rows or BLOCK_ROWS, max(FEWEST_BLOCK_ROWS, 4 * BLOCK_ROWS // len(clusters)), shape.n_samples
+        )
+    block_rows = max(1, min(block_rows, shape.n_samples, MOST_COUNTED))
+    columns = sum(clusters) + 12
+    window = ceil(WIDEST_WINDOW * (shape.row_bytes + 8)) if shape.read_rows else 0
+    state = (STATE_BYTES + window) * len(clusters)
+    read_rows = shape.read_rows or 0
+    edges = _run_edges(shape, workers, threads, block_rows, columns)
+    share = rows_of_a_process(edges, workers)
+    terms = {
+        "this process": taken,
+        "code to be loaded": CODE_BYTES,
+        # a count a thread and a few to be added, their sum, its mirror image and the solver's table of dissimilarities
+        "intersections": (4 * (threads + 8) + 40) * shape.n_slots**2,
+        # W of this round and the last; a thread lays them out anew and counts the change of C
+        "weights and counts": 8 * shape.n_slots * columns * (4 + 3 * threads),
+        "label blocks": 2 * threads * read_rows * shape.row_bytes,
+        "margins of blocks": 3 * threads * block_rows * state,
+        "samples": RUNS_PER_THREAD * threads * SAMPLE_ROWS * shape.row_bytes if shape.read_rows else 0,
+        "result": (2 + 8 + 8 + 8) * shape.n_samples if returned else 0,
+        "kept assignments": 0,
+        "kept labels": 0,
+    }
+    needed = sum(terms.values())
+    if needed > allowed:
+        largest = max(list(terms)[2:], key=terms.__getitem__)
+        raise BudgetError(
+            f"memory={format_bytes(allowed)} allowed < {format_bytes(needed)} projected, most of it for {largest} "
+            f"({format_bytes(terms[largest])}; this process takes {format_bytes(taken)} already): "
+            "allow more memory, or use fewer base clusters, restarts or values of k"
+        )
+    keep_state = needed + share * state <= allowed
+    if keep_state:
+        terms["kept assignments"] = share * state
+        needed += share * state
+    keep_labels = shape.read_rows is not None and needed + share * shape.row_bytes <= allowed
+    if keep_labels:
+        terms["kept labels"] = share * shape.row_bytes
+    return Budget(
+        allowed=allowed,
+        terms=terms,
+        threads=threads,
+        block_rows=block_rows,
+        run_edges=edges,
+        keep_state=keep_state,
+        keep_labels=keep_labels,
+        state_bytes_a_row=state,
+        label_bytes_a_row=shape.row_bytes,
+        stored=shape.read_rows is not None,
+    )
+
+
+def generation_terms(
+    n_features: int, n_members: int, *, fit_rows: int, block_rows: int, shard_rows: int, taken: int, threads: int
+) -> dict[str, int]:
+    """Bytes of a process that makes members, by what they are for.
+
+    A thread holds a copy of the sample it fits a member on, then blocks of features on their way to codes and the
+    shard these are put together in.
+    """
+    fitting = 3 * 4 * fit_rows * n_features
+    labelling = block_rows * (n_features * (3 * 8 + 2 * 4) + 3 * n_members) + 4 * shard_rows * n_members
+    return {
+        "this process": taken,
+        "code to be loaded": CODE_BYTES,
+        "sample of rows": fit_rows * n_features * (8 + 8 + 4),
+        "members being fitted, blocks being labelled": threads * max(fitting, labelling),
+    }
+
+
+def threads_for_generation(
+    n_features: int,
+    n_members: int,
+    *,
+    fit_rows: int,
+    block_rows: int,
+    shard_rows: int,
+    allowed: int,
+    taken: int,
+    threads: int,
+) -> int:
+    """Threads that can make members of an ensemble side by side in the memory allowed, at most ``threads``."""
+    rows = {"fit_rows": fit_rows, "block_rows": block_rows, "shard_rows": shard_rows}
+    terms = generation_terms(n_features, n_members, **rows, taken=taken, threads=1)
+    needed, a_thread = sum(terms.values()), terms["members being fitted, blocks being labelled"]
+    if needed > allowed:
+        raise BudgetError(
+            f"memory={format_bytes(allowed)} allowed < {format_bytes(needed)} projected to make members "
+            f"({format_bytes(terms['sample of rows'])} for a sample of {fit_rows} rows; this process takes "
+            f"{format_bytes(taken)} already): allow more memory, or lower fit_rows"
+        )
+    return min(threads, 1 + (allowed - needed) // a_thread)
+
+
+def _run_edges(shape: Shape, workers: int | None, threads: int, block_rows: int, columns: int) -> tuple[int, ...]:
+    """First rows of the runs and the end: even, aligned, not too short."""
+    unit = shape.align_rows if shape.align_rows > 1 else min(block_rows, RUN_ROWS)
+    units = -(-shape.n_samples // unit)
+    shortest = max(1, min(RUN_ROWS, BLOCK_ROWS if block_rows >= BLOCK_ROWS else block_rows) // unit)
+    hands = threads * (workers or 1)
+    n_runs = hands * RUNS_PER_THREAD
+    if workers is not None:
+        work = shape.n_samples * shape.row_bytes * columns
+        n_runs = max(hands, min(n_runs, work // CLUSTER_RUN_WORK))
+    n_runs = max(1, min(n_runs, units // shortest or 1))
+    edges = (min(shape.n_samples, unit * (units * i // n_runs)) for i in range(n_runs + 1))
+    return tuple(dict.fromkeys(edges))
+
+
+def rows_of_a_process(run_edges: Sequence[int], workers: int | None) -> int:
+    """Most rows of which one process has to keep anything: its runs are as many as any other's, but not as long.
+
+    >>> rows_of_a_process((0, 4, 8, 13), 2), rows_of_a_process((0, 4, 8, 13), None)
+    (10, 13)
+    """
+    lengths = np.diff(run_edges)
+    return min(run_edges[-1], -(-len(lengths) // (workers or 1)) * int(lengths.max()))

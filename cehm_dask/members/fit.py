@@ -1,0 +1,341 @@
+"""Members, one by one: what is drawn for each from the seed, how it is fitted, and how it labels rows.
+
+Between the features and the ensemble. Members that assign to the nearest centre (k-means and its relatives, also in
+random subspaces or projections) become linear scores x·slope + intercept and share one compiled kernel; the others
+label a block by their own ``predict``.
+
+k-means members are the same, bit for bit, on every x86-64 CPU. The others are fitted by libraries whose sums depend on
+the CPU and on versions: what they depended on is kept beside them (:func:`numerics`).
+"""
+
+import copy
+import hashlib
+import importlib.metadata
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from math import ceil, isqrt, sqrt
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cehm_dask.data.features import Scaling
+from cehm_dask.data.labels import Codes
+from cehm_dask.errors import InputError
+from cehm_dask.members.kmeans import fit_centres, through
+from cehm_dask.method import kernels
+
+T = TypeVar("T")
+
+BASES = ("kmeans", "minibatch", "mixture", "birch", "dask-ml")
+
+
+class Fitted(Protocol):
+    """A fitted member: labels rows of scaled features from 0."""
+
+    def predict(self, rows: NDArray[np.float32]) -> NDArray[Any]: ...
+
+
+@dataclass(frozen=True)
+class MemberPlan:
+    """One base clustering to be made: everything that its labels depend on, beside the data."""
+
+    base: Any
+    """A name of BASES, or an estimator with ``predict``."""
+    k: int
+    seed: int
+    subspace: float | None = None
+    """Share of the features it sees, drawn at random."""
+    projection: int | None = None
+    """Dimensions of a random projection it sees."""
+    bootstrap: bool = False
+    """Whether it is fitted on rows drawn with repetition."""
+
+    def facts(self) -> dict[str, Any]:
+        """For the store's provenance."""
+        name = self.base if isinstance(self.base, str) else type(self.base).__name__
+        parameters = {
+            "subspace": self.subspace,
+            "projection": self.projection,
+            "bootstrap": self.bootstrap or None,
+        }
+        return {
+            "algorithm": name,
+            "k": self.k,
+            "seed": self.seed,
+            "parameters": {key: value for key, value in parameters.items() if value is not None},
+        }
+
+
+def k_range(n_clusters: int, n_samples: int) -> tuple[int, int]:
+    """Fewest and most clusters of a member, as in the paper.
+
+    >>> k_range(10, 1_000_000)
+    (10, 50)
+    """
+    return n_clusters, min(n_samples, max(min(isqrt(n_samples), 50), ceil(1.5 * n_clusters)))
+
+
+def plan_members(
+    count: int,
+    k_min: int,
+    k_max: int,
+    seed: int,
+    *,
+    base: Any = "kmeans",
+    first: int = 0,
+    subspace: float | None = None,
+    projection: int | None = None,
+    bootstrap: bool = False,
+) -> list[MemberPlan]:
+    """Draw members ``first`` to ``first + count``; each has a seed of its own, whoever makes it and when.
+
+    ``base`` may be a sequence: members take turns.
+    """
+    bases: Sequence[Any] = base if isinstance(base, list | tuple) else [base]
+    for one in bases:
+        if isinstance(one, str) and one not in BASES:
+            raise InputError(f"base={one!r}: expected one of {', '.join(map(repr, BASES))}, or an estimator")
+    if count < 1:
+        raise InputError(f"members={count}: must be at least 1")
+    if not 1 <= k_min <= k_max:
+        raise InputError(f"k_min={k_min}, k_max={k_max}: expected 1 <= k_min <= k_max")
+    if subspace is not None and not 0 < subspace <= 1:
+        raise InputError(f"subspace={subspace}: expected a share of the features, above 0 and at most 1")
+    plans = []
+    for number in range(first, first + count):
+        rng = np.random.default_rng([seed, number])
+        k, own = int(rng.integers(k_min, k_max + 1)), int(rng.integers(2**31))
+        plans.append(MemberPlan(bases[number % len(bases)], k, own, subspace, projection, bootstrap))
+    return plans
+
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """A member that assigns to the largest of k linear scores of the scaled features."""
+
+    slopes: NDArray[np.float32]
+    intercepts: NDArray[np.float32]
+    names: NDArray[np.int64]
+    """Cluster of each score; several centres may share one."""
+    view: NDArray[np.float32] | None = None
+    """What it sees of the features: x·view; None: all of them."""
+    centres: NDArray[np.float64] | None = None
+    """In what it sees of the features; None where only labels are wanted."""
+
+
+@dataclass(frozen=True, eq=False)
+class Viewed:
+    """A member that sees the features through a projection and labels rows by its own ``predict``."""
+
+    model: Any
+    view: NDArray[np.float32] | None
+
+    def predict(self, rows: NDArray[np.float32]) -> NDArray[Any]:
+        seen = rows if self.view is None else rows @ self.view
+        return np.asarray(self.model.predict(seen))
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """A member that cannot label rows it has not seen: its labels of all rows, and silence about any other."""
+
+    labels: NDArray[np.int64]
+
+
+Member = Linear | Viewed | Given
+
+
+def fit_member(plan: MemberPlan, rows: NDArray[np.float32]) -> tuple[Member, float]:
+    """Fit one member on rows of scaled features; returns it and the seconds it took."""
+    begin = time.perf_counter()
+    rng = np.random.default_rng(plan.seed)
+    view = _view(plan, rows.shape[1], rng)
+    seen = rows if view is None else through(rows, view)
+    if plan.bootstrap:
+        seen = seen[np.sort(rng.integers(0, len(seen), len(seen)))]
+    seed = int(rng.integers(2**31))
+    if plan.base == "kmeans":
+        return linear(fit_centres(seen, plan.k, seed), np.arange(plan.k), view), time.perf_counter() - begin
+    model = _estimator(plan, seed)
+    if not hasattr(model, "predict"):
+        found = np.asarray(model.fit_predict(seen), np.int64)
+        return Given(np.unique(found, return_inverse=True)[1]), time.perf_counter() - begin
+    # A mixture of many components needs the digits.
+    model.fit(seen.astype(np.float64) if plan.base == "mixture" else seen)
+    return _linear(model, view) or Viewed(model, view), time.perf_counter() - begin
+
+
+def _view(plan: MemberPlan, features: int, rng: np.random.Generator) -> NDArray[np.float32] | None:
+    """Columns of the features, or mixtures of them, that a member sees."""
+    view = np.eye(features, dtype=np.float32)
+    if plan.subspace is not None:
+        kept = np.sort(rng.choice(features, max(1, round(plan.subspace * features)), replace=False))
+        view = view[:, kept]
+    if plan.projection is not None:
+        mixture = rng.standard_normal((view.shape[1], plan.projection)).astype(np.float32)
+        view = view @ (mixture / np.float32(sqrt(plan.projection)))
+    return None if plan.subspace is None and plan.projection is None else view
+
+
+def _estimator(plan: MemberPlan, seed: int) -> Any:
+    if not isinstance(plan.base, str):
+        model = copy.deepcopy(plan.base)
+        settable = model.get_params() if hasattr(model, "get_params") else {}
+        wanted = {"n_clusters": plan.k, "n_components": plan.k, "random_state": seed}
+        if settable:
+            model.set_params(**{name: value for name, value in wanted.items() if name in settable})
+        return model
+    from sklearn.cluster import Birch, MiniBatchKMeans
+    from sklearn.mixture import GaussianMixture
+
+    if plan.base == "minibatch":
+        return MiniBatchKMeans(plan.k, init="random", n_init=1, random_state=seed)
+    if plan.base == "mixture":
+        return GaussianMixture(
+            plan.k, covariance_type="diag", init_params="random_from_data", reg_covar=1e-3, random_state=seed
+        )
+    if plan.base == "birch":
+        return Birch(n_clusters=plan.k)
+    try:
+        from dask_ml.cluster import KMeans as DaskKMeans
+    except ImportError as error:
+        raise InputError("base='dask-ml' needs an extra package: pip install 'cehm-dask[dask-ml]'") from error
+    return DaskKMeans(plan.k, random_state=seed)
+
+
+def _linear(model: Any, view: NDArray[np.float32] | None) -> Linear | None:
+    """Nearest centre as linear scores: |x − c|² is least where x·c − |c|²/2 is largest.
+
+    A view x → x·V changes only the slopes: (x·V)·c = x·(V·c).
+    """
+    centres = getattr(model, "subcluster_centers_", getattr(model, "cluster_centers_", None))
+    if centres is None or np.ndim(centres) != 2:
+        return None
+    names = np.asarray(getattr(model, "subcluster_labels_", np.arange(len(centres))), np.int64)
+    return linear(np.asarray(centres, np.float64), names, view)
+
+
+def linear(centres: NDArray[np.float64], names: NDArray[np.int64], view: NDArray[np.float32] | None) -> Linear:
+    """Scores whose largest is that of the nearest centre."""
+    slopes = centres if view is None else through(centres, view.T.astype(np.float64))
+    intercepts = -0.5 * (centres**2).sum(axis=1)
+    return Linear(slopes.astype(np.float32), intercepts.astype(np.float32), names, view, centres)
+
+
+def fit_members(
+    plans: Sequence[MemberPlan],
+    rows: NDArray[np.float32],
+    pool: Executor,
+    *,
+    report: Callable[[str, int], None] = lambda _what, _count: None,
+) -> list[tuple[Member, dict[str, Any]]]:
+    """Fit members side by side, each on one thread; returns each with what is to be known of its making.
+
+    One thread, because sums inside a fit would else depend on their number.
+    """
+    from threadpoolctl import threadpool_limits
+
+    def fit(plan: MemberPlan) -> tuple[Member, dict[str, Any]]:
+        threadpool_limits(1)  # of a worker, for good; in this process the limits outside put it back
+        member, seconds = fit_member(plan, rows)
+        made = {"seconds": round(seconds, 4)}
+        return member, made if plan.base == "kmeans" else {**made, "numerics": numerics()}
+
+    with threadpool_limits(1):
+        return list(reported(pool.map(fit, plans), lambda _fitted: report("fitted", 1)))
+
+
+def numerics() -> list[str]:
+    """Versions and kinds of the libraries on which members other than k-means depend, to the last bit."""
+    from threadpoolctl import threadpool_info
+
+    libraries = [f"{name} {importlib.metadata.version(name)}" for name in ("numpy", "scipy", "scikit-learn")]
+    blas = {
+        " ".join(str(found.get(name)) for name in ("internal_api", "version", "architecture"))
+        for found in threadpool_info()
+        if found["user_api"] == "blas"
+    }
+    return [*libraries, *sorted(blas)]
+
+
+def reported(results: Iterator[T], tell: Callable[[T], None]) -> Iterator[T]:
+    """Results as they come, each told of in this process, whoever made it."""
+    for result in results:
+        tell(result)
+        yield result
+
+
+@dataclass(frozen=True, eq=False)
+class Labeller:
+    """All fitted members together: a block of raw features in, a block of codes out."""
+
+    scaling: Scaling
+    members: tuple[Member, ...]
+    widths: tuple[int, ...]
+    """Most clusters of each member."""
+
+    def __post_init__(self) -> None:
+        linear = [member for member in self.members if isinstance(member, Linear)]
+        features = len(self.scaling.columns)
+        slopes = [member.slopes for member in linear] or [np.empty((0, features), np.float32)]
+        intercepts = [member.intercepts for member in linear] or [np.empty(0, np.float32)]
+        object.__setattr__(self, "_slopes", np.concatenate(slopes))
+        object.__setattr__(self, "_intercepts", np.concatenate(intercepts))
+        object.__setattr__(self, "_first", np.cumsum([0, *(len(member.slopes) for member in linear)]))
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.min_scalar_type(max(self.widths)))
+
+    def nearest(self, scaled: NDArray[np.float32]) -> NDArray[np.uint16]:
+        """1 + the nearest centre of scaled rows, for each member that has centres."""
+        found = np.empty((len(scaled), len(self._first) - 1), np.uint16)  # type: ignore[attr-defined]
+        columns = np.ascontiguousarray(scaled.T)
+        kernels.nearest(columns, self._slopes, self._intercepts, self._first, found)  # type: ignore[attr-defined]
+        return found
+
+    def label(self, rows: NDArray[Any], first_row: int = 0, names: Sequence[str] = ()) -> Codes:
+        """Codes (label + 1) of rows of raw features, one column a member."""
+        scaled = self.scaling.apply(rows, first_row, names)
+        codes = np.empty((len(scaled), len(self.members)), self.dtype)
+        linear = [j for j, member in enumerate(self.members) if isinstance(member, Linear)]
+        if linear:
+            found = self.nearest(scaled)
+            for i, j in enumerate(linear):
+                codes[:, j] = self.members[j].names[found[:, i] - 1] + 1  # type: ignore[union-attr]
+        for j, member in enumerate(self.members):
+            if isinstance(member, Viewed):
+                found = member.predict(scaled)
+                if len(found) and not -1 <= found.min() <= found.max() < self.widths[j]:
+                    raise InputError(
+                        f"member {j}: {type(member.model).__name__} gives labels {found.min()} to {found.max()}, "
+                        f"expected 0 to {self.widths[j] - 1} (-1: a missing label): it needs a parameter n_clusters"
+                    )
+                codes[:, j] = found + 1
+            elif isinstance(member, Given):
+                codes[:, j] = member.labels[first_row : first_row + len(scaled)] + 1
+        return codes
+
+    def digest(self) -> str:
+        """Of all numbers that the labels depend on, to the last bit; members with ``predict`` aside."""
+        digest = hashlib.blake2b(digest_size=16)
+        scaling = self.scaling
+        arrays: list[Any] = [scaling.columns, scaling.centre, scaling.spread, scaling.fill]
+        for member in self.members:
+            if isinstance(member, Linear):
+                arrays += [member.slopes, member.intercepts, member.names]
+            elif isinstance(member, Given):
+                arrays.append(member.labels)
+        for array in arrays:
+            digest.update(repr(None if array is None else (array.shape, array.dtype)).encode())
+            digest.update(b"" if array is None else np.ascontiguousarray(array))
+        return digest.hexdigest()
+
+
+def width_of(member: Member, plan: MemberPlan) -> int:
+    if isinstance(member, Linear):
+        return int(member.names.max()) + 1
+    return int(member.labels.max()) + 1 if isinstance(member, Given) else plan.k

@@ -1,0 +1,329 @@
+"""Stage: features → ensemble. Thirty clusterings of the same rows, made in two or three sweeps over them.
+
+Members are fitted on all rows or on a random sample of them, side by side, and then one sweep labels every row for all
+members together: each block of features is read once. What was cut off is only ever continued with the same features
+and the same fitted members, to the last bit: both are part of the identity of a store that is being written.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cehm_dask.data.attributes import read_facts
+from cehm_dask.data.ensemble_store import open_ensemble
+from cehm_dask.data.ensemble_writer import create_ensemble, shape_of_chunks, sole_writer
+from cehm_dask.data.features import BLOCK_ROWS, Features, Scaling, fit_scaling, sample_rows
+from cehm_dask.data.files import read_whole, remove, write_whole
+from cehm_dask.data.labels import Codes
+from cehm_dask.engine.budget import threads_for_generation
+from cehm_dask.engine.sweep import crew
+from cehm_dask.errors import InputError, ReplacedError
+from cehm_dask.machine import cluster_machine, this_machine
+from cehm_dask.members.fit import (
+    Labeller,
+    Linear,
+    Member,
+    MemberPlan,
+    Viewed,
+    fit_members,
+    linear,
+    reported,
+    width_of,
+)
+from cehm_dask.members.kmeans import through
+from cehm_dask.method import kernels
+
+log = logging.getLogger(__name__)
+
+FULL_FIT_ROWS = 1 << 15
+"""Up to this many rows members are fitted on all of them; beyond, on a random sample of as many."""
+
+LLOYD_ROUNDS = 100
+LLOYD_TOLERANCE = 1e-4
+"""Lloyd's iteration ends for a member when its centres move, squared and summed, by less than this."""
+
+
+def make_labeller(
+    features: Features,
+    plans: Sequence[MemberPlan],
+    seed: int,
+    pool: Executor,
+    *,
+    scale: str = "standard",
+    impute: str | None = None,
+    fit_rows: int | None = None,
+    full_lloyd: bool = False,
+    report: Callable[[str, int], None] = lambda _what, _count: None,
+) -> tuple[Labeller, list[dict[str, Any]]]:
+    """Scale, sample and fit: all that comes before the one sweep that labels; and each member's provenance.
+
+    With ``full_lloyd``, k-means members go on from the centres of the sample over all rows.
+    """
+    count = min(features.n_samples, fit_rows or FULL_FIT_ROWS)
+    most = max(plan.k for plan in plans)
+    if most > count:
+        raise InputError(f"k={most} of a member > {count} rows it is fitted on: raise fit_rows or lower k_max")
+    for plan in plans:
+        if not isinstance(plan.base, str) and not hasattr(plan.base, "predict") and count < features.n_samples:
+            raise InputError(
+                f"{type(plan.base).__name__} has no predict, so it must be fitted on all rows, not on {count}: "
+                f"pass fit_rows={features.n_samples} if they fit in memory"
+            )
+    _, sample = sample_rows(features, count, seed, pool)
+    scaling = fit_scaling(features, scale, pool, impute=impute, sample=sample)
+    fitted = fit_members(plans, scaling.apply(sample, names=features.names), pool, report=report)
+    members = tuple(member for member, _ in fitted)
+    if full_lloyd:
+        members = _all_rows(features, scaling, plans, members, pool, report)
+    labeller = Labeller(scaling, members, tuple(map(width_of, members, plans)))
+    facts = [
+        {
+            **plan.facts(),
+            "fit_rows": features.n_samples if full_lloyd and plan.base in LLOYD else count,
+            "scale": scale,
+            **made,
+        }
+        for plan, (_, made) in zip(plans, fitted, strict=True)
+    ]
+    return labeller, facts
+
+
+LLOYD = ("kmeans", "minibatch", "dask-ml")
+
+
+def _all_rows(
+    features: Features,
+    scaling: Scaling,
+    plans: Sequence[MemberPlan],
+    members: tuple[Member, ...],
+    pool: Executor,
+    report: Callable[[str, int], None],
+) -> tuple[Member, ...]:
+    chosen = [j for j, plan in enumerate(plans) if plan.base in LLOYD]
+    if not chosen:
+        raise InputError(f"full_lloyd: none of the members is one of {', '.join(LLOYD)}")
+    centres = [member for member in (members[j] for j in chosen) if isinstance(member, Linear)]
+    moved = dict(zip(chosen, lloyd(features, scaling, centres, pool, report=report), strict=True))
+    return tuple(moved.get(j, member) for j, member in enumerate(members))
+
+
+def lloyd(
+    features: Features,
+    scaling: Scaling,
+    members: Sequence[Linear],
+    pool: Executor,
+    *,
+    report: Callable[[str, int], None] = lambda _what, _count: None,
+) -> list[Linear]:
+    """k-means on all rows, larger than memory or not: every sweep over the features serves all members that still move.
+
+    Starts from the centres the members have. Sums run block by block in row order, so they do not depend on the
+    number of threads or workers.
+    """
+    done: dict[int, Linear] = {}
+    moving = dict(enumerate(members))
+    for _ in range(LLOYD_ROUNDS):
+        sums, counts = _centre_sums(features, scaling, list(moving.values()), pool)
+        report("Lloyd", features.n_samples)
+        edges = np.cumsum([0, *(len(member.names) for member in moving.values())])
+        for (number, member), (a, b) in zip(list(moving.items()), pairwise(edges), strict=True):
+            assert member.centres is not None
+            before = member.centres
+            means = sums[a:b] / np.maximum(counts[a:b, None], 1)
+            seen = means if member.view is None else through(means, member.view.astype(np.float64))
+            # A centre that lost all its rows stays where it is.
+            centres = np.where(counts[a:b, None] > 0, seen, before)
+            moving[number] = linear(centres, member.names, member.view)
+            if ((centres - before) ** 2).sum() < LLOYD_TOLERANCE:
+                done[number] = moving.pop(number)
+        if not moving:
+            break
+    return [(done | moving)[number] for number in range(len(members))]
+
+
+def _centre_sums(
+    features: Features, scaling: Scaling, members: Sequence[Linear], pool: Executor
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Sum of the scaled rows nearest to each centre, and how many there are, in one sweep."""
+    labeller = Labeller(scaling, tuple(members), tuple(len(member.names) for member in members))
+    first = np.cumsum([0, *(len(member.names) for member in members)])
+
+    def look(block: tuple[int, int]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        scaled = scaling.apply(features.read(*block), block[0], features.names)
+        sums, counts = np.zeros((first[-1], scaled.shape[1])), np.zeros(first[-1], np.int64)
+        kernels.centre_sums(scaled, labeller.nearest(scaled), first, sums, counts)
+        return sums, counts
+
+    parts = pool.map(look, features.blocks())
+    sums, counts = next(parts)
+    for more, rows in parts:
+        sums = sums + more
+        counts = counts + rows
+    return sums, counts
+
+
+def generate(
+    features: Features,
+    url: str,
+    plans: Sequence[MemberPlan],
+    seed: int,
+    *,
+    append: bool = False,
+    overwrite: bool = False,
+    memory: str | int | None = None,
+    threads: int | None = None,
+    client: Any = None,
+    report: Callable[[str, int], None] = lambda _what, _count: None,
+    **fitting: Any,
+) -> str:
+    """Make members and write their labels to an ensemble.zarr, a whole shard at a time; returns the fingerprint.
+
+    An interrupted generation goes on with the shards that are missing, if features and members are the same, to the
+    last bit; otherwise it refuses. With ``append``, the members are put behind
+    those of the ensemble that is there. ``memory``, ``threads`` and ``client`` say who works, and change no label: a
+    client's workers read the features themselves, so features that only this process holds stay with its threads.
+    """
+    before = open_ensemble(url) if append else None
+    if before is not None and before.n_samples != features.n_samples:
+        raise InputError(f"features have {features.n_samples} rows, the ensemble {url} has {before.n_samples}")
+    if client is not None and features.reopen is None:
+        log.info("features from %s cannot be opened by workers: this process makes the members", features.source)
+        client = None
+    machine = this_machine(memory, threads) if client is None else cluster_machine(client, memory)
+    n_members = len(plans) + (len(before.widths) if before else 0)
+    threads = threads_for_generation(
+        features.n_features,
+        n_members,
+        fit_rows=min(features.n_samples, fitting.get("fit_rows") or FULL_FIT_ROWS),
+        block_rows=min(features.n_samples, BLOCK_ROWS),
+        shard_rows=min(features.n_samples, shape_of_chunks(features.n_samples, n_members, 1)[1]),
+        allowed=machine.allowed,
+        taken=machine.taken,
+        threads=machine.threads,
+    )
+    with sole_writer(url, overwrite=overwrite or append), crew(threads, client) as pool:
+        if before is not None and _was_appended(url, plans):
+            log.info("the members were appended to %s before the command was cut off: nothing is left to do", url)
+            remove(_note_of(url))
+            return before.fingerprint
+        stamp = features.stamp()
+        labeller, facts = make_labeller(features, plans, seed, pool, report=report, **fitting)
+        identity = _identity(features, seed, plans, facts, labeller, fitting, before.fingerprint if before else None)
+        widths = [*(before.widths if before else ()), *(width + 1 for width in labeller.widths)]
+        values = None
+        if before is not None and before.values is not None:
+            values = [*before.values, *(np.arange(width) for width in labeller.widths)]
+        if before is not None:
+            note = {"identity": identity, "before": len(before.widths), "members": [plan.facts() for plan in plans]}
+            write_whole(_note_of(url), json.dumps(note).encode())
+        writer = create_ensemble(
+            url,
+            features.n_samples,
+            widths,
+            names=[*before.names, *(str(len(before.names) + j) for j in range(len(plans)))] if before else None,
+            values=values,
+            members=[*(before.members if before else ()), *facts],
+            source=features.source,
+            overwrite=overwrite or append,
+            grows=append,
+            identity=identity,
+        )
+
+        def label_shard(shard: int) -> tuple[str, list[NDArray[np.int64]]]:
+            start, stop = writer.rows(shard)
+            codes = writer.written(shard)
+            if codes is None:
+                # In the blocks that features are always read in, counted from row 0.
+                cuts = [start, *range(-(-(start + 1) // BLOCK_ROWS) * BLOCK_ROWS, stop, BLOCK_ROWS), stop]
+                parts = [labeller.label(features.read(a, b), a, features.names) for a, b in pairwise(cuts)]
+                codes = np.concatenate(parts)
+                if before is not None:
+                    codes = np.concatenate((before.read(start, stop), codes), axis=1)
+                digest = writer.write(shard, codes)
+            else:
+                digest = writer.digest(codes)
+            return digest, [np.bincount(codes[:, j], minlength=width)[1:] for j, width in enumerate(widths)]
+
+        def tell(labelled: tuple[str, list[NDArray[np.int64]]]) -> None:
+            report("labelled", int(labelled[1][-1].sum()))
+
+        done = list(reported(pool.map(label_shard, range(writer.n_shards)), tell))
+        sizes = [np.sum(parts, axis=0) for parts in zip(*(own for _, own in done), strict=True)]
+        if features.stamp() != stamp:
+            raise ReplacedError(
+                f"features {features.source} changed while members were made of them: run again with --overwrite"
+            )
+        fingerprint = writer.finish([digest for digest, _ in done], sizes)
+    if append and _note(url).get("identity") == identity:
+        remove(_note_of(url))  # the very last thing: until then, the same command again does nothing
+    return fingerprint
+
+
+def _identity(
+    features: Features,
+    seed: int,
+    plans: Sequence[MemberPlan],
+    facts: Sequence[Mapping[str, Any]],
+    labeller: Labeller,
+    fitting: Mapping[str, Any],
+    before: str | None,
+) -> str:
+    """All that the labels depend on: a half-written store is continued only if it is the same.
+
+    The fitted numbers tell whether another CPU, or another version of a library, would mix other members in; members
+    with a ``predict`` of their own label rows by libraries too, so those are compared as well.
+    """
+    own = [isinstance(member, Viewed) for member in labeller.members]
+    libraries = [made.get("numerics") for made, labels_itself in zip(facts, own, strict=True) if labels_itself]
+    estimators = [repr(plan.base) for plan in plans if not isinstance(plan.base, str)]
+    settings = [sorted(fitting.items()), [plan.facts() for plan in plans], estimators, seed]
+    everything = [features.names, labeller.scaling.content, labeller.digest(), settings, libraries, before]
+    return hashlib.blake2b(repr(everything).encode(), digest_size=16).hexdigest()
+
+
+# --- appended once -------------------------------------------------------------------------------------------------
+
+
+def _note_of(url: str) -> str:
+    """A small file beside the ensemble while members are appended: who was cut off after that must not do it twice."""
+    return f"{url.rstrip('/')}.appending"
+
+
+def _note(url: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads(read_whole(_note_of(url)) or b"{}"))
+    except ValueError:
+        return {}
+
+
+def _was_appended(url: str, plans: Sequence[MemberPlan]) -> bool:
+    """Whether a command that was cut off at its very end has appended these members."""
+    note = _note(url)
+    same = [plan.facts() for plan in plans] == note.get("members")
+    return same and bool(read_facts(url).get("identity") == note["identity"])
+
+
+def plan_appended(url: str, draw: Callable[[int], list[MemberPlan]]) -> list[MemberPlan]:
+    """Members to append to an ensemble: ``draw`` is given the number of those that stand before them."""
+    note = _note(url)
+    if note and _was_appended(url, plans := draw(note["before"])):
+        return plans
+    return draw(len(open_ensemble(url).widths))
+
+
+def label_all(features: Features, labeller: Labeller, pool: Executor) -> Codes:
+    """Codes of every row in memory, made in one sweep by threads of this process."""
+    codes = np.empty((features.n_samples, len(labeller.members)), labeller.dtype)
+
+    def label(block: tuple[int, int]) -> None:
+        codes[slice(*block)] = labeller.label(features.read(*block), block[0], features.names)
+
+    list(pool.map(label, features.blocks()))
+    return codes

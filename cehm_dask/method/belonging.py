@@ -1,0 +1,181 @@
+"""Belonging: the weights W of every kind, from the counts C, and the objective that its rounds never lower.
+
+Below the problems. A sample belongs to a cluster e as much as W[c, e], summed over its hyperedges c, says; a round
+moves every sample to the cluster it belongs to most. Written with φ(x), the vector with 1/√s_c at the hyperedges c of a
+sample x and 0 elsewhere, and m_e, the sum of φ over a cluster e, each kind climbs an objective of its own:
+
+=========  ==============================  =======================================================================
+kind       objective                       why no round lowers it
+=========  ==============================  =======================================================================
+count      Σ_e Σ_c C[c, e]²                a convex quadratic form; a round maximises its tangent
+share      Σ_e ‖m_e‖²                      the same
+cosine     Σ_e ‖m_e‖                       convex too (spherical k-means)
+kmeans     Σ_e ‖m_e‖² / vol_e              Lloyd's step of weighted k-means; k less the normalised cut
+tau        Goodman and Kruskal's τ         Dinkelbach's step on a ratio of convex forms
+=========  ==============================  =======================================================================
+
+vol_e is the number of labels that the samples of e have. Count and share are the paper's; their best partition is a
+single cluster, so they depend on a good start. The other kinds are ours. ``docs/method.md`` has the proofs.
+
+Kernels want weights that are not negative, so those of ``kmeans`` and ``tau`` are raised by a constant for each
+hyperedge, which changes no winner and no lead. A cluster that has become empty has zeros, and so never wins.
+"""
+
+from math import fsum, sqrt
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cehm_dask.machine import one_thread
+from cehm_dask.method.intersections import Hyperedges
+
+Floats = NDArray[np.float64]
+Int = NDArray[np.int64]
+
+KINDS = ("share", "count", "cosine", "kmeans", "tau")
+
+
+def weights_of(kind: str, counts: Int, hyperedges: Hyperedges) -> Floats:
+    """W (n_hyperedges × k) from C: see the table above.
+
+    Counts are whole numbers below 2**53, so their sums are exact in float64 too: one kernel serves all kinds.
+    """
+    if kind == "count":
+        return counts.astype(np.float64)
+    if kind == "tau":
+        return _tau_weights(counts, hyperedges)
+    shares = np.asarray(counts / hyperedges.sizes[:, None])
+    if kind == "share":
+        return shares
+    if kind == "cosine":
+        return shares / lengths_of(counts, hyperedges.sizes)
+    volumes = counts.sum(axis=0)
+    raised = _bias_below_largest(counts, hyperedges.sizes)
+    return np.where(volumes > 0, 2.0 * shares / np.maximum(volumes, 1) + raised, 0.0)
+
+
+def _bias_below_largest(counts: Int, sizes: Int) -> Floats:
+    """By how much the kmeans bias ‖m_e‖² / vol_e² of every cluster falls short of the largest one."""
+    bias = _squares(counts, sizes) / np.maximum(counts.sum(axis=0), 1).astype(np.float64) ** 2
+    return np.asarray(bias.max() - bias)
+
+
+def _squares(counts: Int, sizes: Int) -> Floats:
+    """‖m_e‖² of every cluster."""
+    return np.asarray((counts / sizes[:, None] * counts).sum(axis=0))
+
+
+def lengths_of(counts: Int, sizes: Int) -> Floats:
+    """‖m_e‖ of every cluster; 1 for an empty one."""
+    squares = _squares(counts, sizes)
+    return np.asarray(np.sqrt(np.where(squares > 0, squares, 1.0)))
+
+
+def lead_of(kind: str, counts: Int, hyperedges: Hyperedges) -> Floats | None:
+    """Factors, by winner, that turn leads in the weights made from ``counts`` into leads in shares; None: none needed.
+
+    For kmeans and tau, 1 is the largest weight that a hyperedge wholly inside the cluster could have: no lead exceeds
+    the number of a sample's labels. Counts have no such unit; they stay as they are.
+    """
+    if kind == "cosine":
+        return lengths_of(counts, hyperedges.sizes)
+    if kind == "kmeans":
+        volumes = np.maximum(counts.sum(axis=0), 1)
+        return np.asarray(1.0 / (2.0 / volumes + _bias_below_largest(counts, hyperedges.sizes)))
+    if kind == "tau":
+        found = _Tau(counts, hyperedges)
+        rarer = (1.0 - found.tau) * (found.shares.max() - found.shares)
+        return np.asarray(1.0 / (found.mass.max() * (1.0 + rarer)))
+    return None
+
+
+class _Tau:
+    """Goodman and Kruskal's τ of a partition, on the similarity of samples that a walk over hyperedges gives.
+
+    The walk goes from a hyperedge to one of its samples and on to a hyperedge of that sample: T[c, d] = I[c, d] / v_c,
+    v_c the row sum of I. The similarity of samples x and y is K(x, y) = Σ_{c∋x} (T² diag(1/v))[c, d] over d∋y:
+    symmetric and positive semi-definite, whether labels are missing or not.
+    """
+
+    def __init__(self, counts: Int, hyperedges: Hyperedges) -> None:
+        volumes, walk = hyperedges.volumes, hyperedges.walk
+        with one_thread():
+            both = walk @ (walk @ (np.column_stack((counts, hyperedges.sizes)) / volumes[:, None]))
+        self.reached, self.mass = both[:, :-1], both[:, -1]
+        """K summed over a cluster, and over all samples, at each hyperedge."""
+        everything = float(hyperedges.sizes @ self.mass)
+        self.shares = self.mass @ counts / everything
+        """Of every cluster; less than 1 together while samples are unassigned."""
+        within = float((counts * self.reached).sum()) / everything
+        self.tau = 0.0
+        if np.count_nonzero(self.shares) > 1:  # one cluster is as good as chance, and 0 / 0 but for rounding
+            assigned = float(self.shares.sum())
+            within, chance = within / assigned**2, float(((self.shares / assigned) ** 2).sum())
+            # Of assigned samples alone, the similarity within clusters may exceed what the shares allow.
+            self.tau = min(1.0, max(0.0, (within - chance) / (1.0 - chance)))
+
+
+def _tau_weights(counts: Int, hyperedges: Hyperedges) -> Floats:
+    found = _Tau(counts, hyperedges)
+    penalty = (1.0 - found.tau) * found.mass[:, None]
+    weights = found.reached + penalty * (found.shares.max() - found.shares)
+    return np.where(counts.sum(axis=0) > 0, weights, 0.0)
+
+
+def tau(counts: Int, hyperedges: Hyperedges) -> float:
+    """By how much the members foretell the cluster of a sample better than chance; 0 for one cluster, at most 1."""
+    return _Tau(counts, hyperedges).tau
+
+
+def evenness(counts: Int, hyperedges: Hyperedges) -> float:
+    """The cosine objective as a share of the largest value it can have.
+
+    Σ_e ‖m_e‖ is at most √(k·vol), which k clusters of equal size reach whose members all agree.
+    """
+    volume = int(hyperedges.sizes.sum())
+    return float(np.sqrt(_squares(counts, hyperedges.sizes)).sum()) / sqrt(counts.shape[1] * volume)
+
+
+class Loss(NamedTuple):
+    """By how much an objective falls short of the largest value it could have."""
+
+    value: float
+    """On the scale of n; of n² for shares and counts, as in the paper."""
+    fraction: float
+    """As a share of that largest value, from 0 to 1.
+
+    At n = 10⁹ the paper's loss for shares is n² less a number below n: of its sixteen digits, nine say n². Here all do
+    say something.
+    """
+
+
+EXACT = 2**53
+"""Whole numbers up to this are exact in float64."""
+
+
+def loss_of(kind: str, weights: Floats, counts: Int, hyperedges: Hyperedges) -> Loss:
+    """What the objective falls short of; never rises.
+
+    ``weights`` are those made from ``counts``: for shares, counts and cosine the objective is Σ W·C.
+    """
+    n, n_members, k = hyperedges.n_speaking, hyperedges.n_members, counts.shape[1]
+    if kind == "count" and n_members * n * n > EXACT:
+        # Python's integers and their division, which rounds once: Σ C² and n² have more digits than float64.
+        most, squares = n_members * n * n, sum(count * count for count in counts.ravel().tolist())
+        return Loss((most - squares) / n_members, (most - squares) / most)
+    if kind == "tau":
+        fraction = 1.0 - tau(counts, hyperedges)
+        return Loss(float(n * fraction), fraction)
+    if kind == "kmeans":
+        kept = _squares(counts, hyperedges.sizes) / np.maximum(counts.sum(axis=0), 1)
+        fraction = float(1.0 - kept.sum() / k)
+        return Loss(n * fraction, fraction)
+    terms = weights * counts
+    own = float(terms.sum())
+    # fsum rounds once, whatever the order of the clusters: the same partition has the same fraction.
+    exactly = fsum(terms.ravel().tolist())
+    if kind == "cosine":
+        return Loss(n - own * sqrt(n / (k * n_members)), 1.0 - exactly / sqrt(n * k * n_members))
+    largest = n_members * n * (n if kind == "count" else 1)
+    return Loss(float(n) * n - own / n_members, 1.0 - exactly / largest)

@@ -1,0 +1,466 @@
+"""The stages in order: intersections → medoids → start → diffusion → adjustion, for all problems side by side.
+
+Takes an engine over checked labels and parameters, gives the chosen partition with its margins and history.
+Problems (one a restart and a value of k) advance in step: each sweep serves all that are still running, so the
+labels are read as often as the slowest one needs. With an output store, every round ends in a checkpoint.
+"""
+
+import warnings
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cehm_dask.data.consensus_store import ConsensusStore
+from cehm_dask.data.labels import Codes
+from cehm_dask.engine.budget import Budget
+from cehm_dask.engine.sweep import Engine
+from cehm_dask.method.adjustion import adjustion
+from cehm_dask.method.agreement import agreement, member_agreement
+from cehm_dask.method.checkpoint import check_checkpoint
+from cehm_dask.method.choice import Choice, choose, recommend, tiny_clusters
+from cehm_dask.method.confidence import correlation
+from cehm_dask.method.diffusion import diffusion
+from cehm_dask.method.intersections import Hyperedges, check_table, hyperedges_of, intersections_and_sample
+from cehm_dask.method.medoids import medoids
+from cehm_dask.method.params import Params, check_fit
+from cehm_dask.method.portfolio import Rows, compete, competing_rows, representatives
+from cehm_dask.method.problem import Problem
+from cehm_dask.method.result import add_last_rows, last_rows
+from cehm_dask.method.rounds import Answer, Order, advance, combine
+from cehm_dask.method.split import found_in
+from cehm_dask.method.start import start
+from cehm_dask.method.survey import Survey, survey
+from cehm_dask.method.trail import SAMPLE, Trail, rows_to_follow, sampled
+
+
+@dataclass(frozen=True)
+class Event:
+    """One finished round of one problem, for progress displays and logs."""
+
+    problem: int
+    stage: str
+    round: int
+    assigned: int
+    moved: int
+    n_samples: int
+    loss: float | None
+    sweeps: int
+
+
+Record = Callable[[Problem, str, Engine], None]
+Progress = Callable[[Event], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """The kept start of one value of k."""
+
+    problem: Problem
+    agreement: float
+    restarts: int
+    """Starts that were run for this k."""
+    margin: float | None = None
+    """Its mean; None where one problem was run: the result tells."""
+    stability: float | None = None
+    """Mean NMI between the candidates, or between the starts; None where there was one."""
+
+    @property
+    def n_clusters(self) -> int:
+        return self.problem.params.n_clusters
+
+    @property
+    def n_clusters_found(self) -> int:
+        return found_in(self.problem.counts)
+
+    @property
+    def candidates(self) -> list[dict[str, Any]]:
+        """What competed for the start, one record each; empty where nothing did."""
+        return [] if self.problem.competition is None else list(self.problem.competition["candidates"])
+
+    @property
+    def reason(self) -> str:
+        """Why that candidate was kept."""
+        return "" if self.problem.competition is None else str(self.problem.competition["reason"])
+
+
+@dataclass(frozen=True, eq=False)
+class Consensus:
+    """What the stages found: a solution a value of k, and the one chosen of them."""
+
+    solutions: tuple[Solution, ...]
+    chosen: Solution
+    choice: Choice
+    """Why that one."""
+    hyperedges: Hyperedges
+    member_agreement: NDArray[np.float64]
+    trail: Trail | None
+    """The way of some samples, where the result goes into a store."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """By stage."""
+    correlation: float = 0.0
+    """Of the members' votes inside the chosen partition: what confidences depend on."""
+    auto: bool = False
+    """Whether k was chosen before anything was run."""
+
+    @property
+    def chosen_of_several(self) -> bool:
+        return self.auto or len(self.solutions) > 1
+
+
+class ConsensusWarning(UserWarning):
+    """Something about the members or the consensus that a careful user would want to know."""
+
+
+def consensus(
+    engine: Engine,
+    problems_of: Sequence[Params],
+    seed: int,
+    *,
+    auto: bool = False,
+    store: ConsensusStore | None = None,
+    record: Record | None = None,
+    progress: Progress | None = None,
+) -> Consensus:
+    """Run all stages on the engine's labels.
+
+    Parameters
+    ----------
+    engine : Engine
+    problems_of : sequence of Params
+        One for every value of k, alike in everything else.
+    seed : int
+        Of the medoid starts.
+    auto : bool
+        Choose a value of k from the intersections, and run that one only.
+    store : ConsensusStore, optional
+        Where checkpoints go, and come from if a run with the same settings was interrupted.
+    record : callable (problem, stage, engine), optional
+        Called after every round of every problem.
+    progress : callable (Event), optional
+    """
+    labels, watch = engine.labels, _Watch()
+    recommended, all_problems = None, problems_of
+    problems_of = problems_of[:1] if auto else problems_of  # before the choice, only the smallest k must be possible
+    # With no label missing there is a hyperedge a member at least; counting them costs as much as a small sweep.
+    uncertain = labels.silent or max(params.n_clusters for params in problems_of) > labels.n_members
+    n_hyperedges = labels.count_hyperedges() if uncertain else None
+    for params in problems_of:
+        check_fit(params, 0 if n_hyperedges == 0 else labels.n_samples, n_hyperedges)
+    table, n_silent, trail, competing = _intersections(engine, problems_of, seed, store)
+    hyperedges = hyperedges_of(labels, table, n_silent)
+    if auto:
+        recommended = recommend(hyperedges, [params.n_clusters for params in all_problems])
+        problems_of = [params for params in all_problems if params.n_clusters == recommended.n_clusters]
+    for run in engine.runs:
+        run.silent_rows = n_silent > 0
+    for params in problems_of:
+        check_fit(params, hyperedges.n_speaking, hyperedges.n_hyperedges)
+    _warn_about_members(hyperedges, labels.names)
+    watch.lap("intersections")
+    problems = _problems(engine, hyperedges, competing, problems_of, seed, store)
+    watch.lap("starts")
+    _solve(engine, problems, watch, store, trail, record, progress)
+    found = None
+    if len(problems) > 1:
+        found = survey(engine, problems)
+        watch.lap("survey")
+    for problem in problems:
+        if problem.params.repairs and found_in(problem.counts) < problem.params.n_clusters:
+            _single_out(engine, problem)
+    solutions = tuple(_best(problems, params, found) for params in problems_of)
+    choice = recommended or choose(hyperedges, [solution.n_clusters for solution in solutions])
+    chosen = next(solution for solution in solutions if solution.n_clusters == choice.n_clusters)
+    result = Consensus(
+        solutions,
+        chosen,
+        choice,
+        hyperedges,
+        member_agreement(hyperedges),
+        trail,
+        watch.seconds,
+        correlation(hyperedges.intersections, chosen.problem.counts, hyperedges.sizes, hyperedges.members),
+        auto,
+    )
+    _warn_about_result(result)
+    return result
+
+
+def _single_out(engine: Engine, problem: Problem) -> None:
+    """Fill the clusters that are left empty because samples have the same labels: each takes one sample.
+
+    No member tells such samples apart, so which one it is means nothing: the last of the largest cluster.
+    """
+    k = problem.params.n_clusters
+    missing = k - found_in(problem.counts)
+    sizes, last = engine.sweep("single out", last_rows, add_last_rows, problem.last_order(), missing)
+    for empty in np.flatnonzero(sizes == 0).tolist():
+        largest = int(np.argmax(sizes))
+        if sizes[largest] < 2:
+            return
+        row, slots = last[largest].pop()
+        problem.single_out(row, slots, largest, empty)
+        sizes[largest] -= 1
+        sizes[empty] += 1
+
+
+class _Watch:
+    """Seconds by stage."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._begin = perf_counter()
+
+    def lap(self, stage: str) -> None:
+        now = perf_counter()
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._begin
+        self._begin = now
+
+
+def _intersections(
+    engine: Engine, problems_of: Sequence[Params], seed: int, store: ConsensusStore | None
+) -> tuple[NDArray[np.int64], int, Trail | None, Codes | None]:
+    """One sweep: the table of intersections, silent rows, the rows that are followed, the rows that compete.
+
+    None of these is looked at again where a checkpoint has it.
+    """
+    labels = engine.labels
+    begun = store is not None and store.load_checkpoint() is not None
+    compete_on = np.empty(0, np.int64)
+    if problems_of[0].portfolio and not begun:
+        compete_on = competing_rows(labels, seed)
+    follow = np.empty(0, np.int64)
+    if store is not None:
+        n_problems = sum(1 if params.portfolio else params.restarts for params in problems_of)
+        follow = rows_to_follow(labels.n_samples, n_problems, seed)
+        saved = store.load_intersections()
+        if saved is not None and not len(compete_on):
+            check_table(labels, *saved)
+            codes = sampled(store.load_trail(), labels, follow)
+            trail = None if codes is None else Trail(labels, follow, codes, saved[1], store)
+            return *saved, trail, None
+    rows = np.union1d(follow, compete_on)
+    table, n_silent, codes = intersections_and_sample(engine, rows)
+    check_table(labels, table, n_silent)
+    competing = codes[np.searchsorted(rows, compete_on)] if len(compete_on) else None
+    if store is None:
+        return table, n_silent, None, competing
+    followed = codes[np.searchsorted(rows, follow)]
+    store.save_trail({SAMPLE: followed})
+    store.save_intersections(table, n_silent)
+    return table, n_silent, Trail(labels, follow, followed, n_silent, store), competing
+
+
+def _problems(
+    engine: Engine,
+    hyperedges: Hyperedges,
+    competing: Codes | None,
+    problems_of: Sequence[Params],
+    seed: int,
+    store: ConsensusStore | None,
+) -> list[Problem]:
+    saved = None if store is None else store.load_checkpoint()
+    if saved is not None:
+        check_checkpoint(*saved, hyperedges, [params.n_clusters for params in problems_of])
+        return _restore(hyperedges, problems_of, *saved)
+    rows = None if competing is None else Rows(engine.labels, competing)
+    if rows is not None and len(rows.codes):
+        problems = [_won(number, hyperedges, rows, params, seed) for number, params in enumerate(problems_of)]
+        if store is not None:
+            _save(store, problems)
+        return problems
+    if rows is not None:  # no row of the sample has a label: a single chain from medoids, which need no rows
+        problems_of = [replace(params, restarts=1) for params in problems_of]
+    problems = []
+    for params in problems_of:
+        if params.init is not None:
+            sets = [np.sort(np.asarray(params.init, np.intp))]
+        else:
+            assert params.similarity is not None
+            # A seed of its own for every k: its starts are the same whatever other values run beside it.
+            rng = np.random.default_rng([seed, params.n_clusters])
+            sets = medoids(hyperedges, params.similarity, params.n_clusters, params.restarts, params.tries, rng)
+        problems += [Problem(len(problems) + i, params, hyperedges, chosen) for i, chosen in enumerate(sets)]
+    return problems
+
+
+def _won(number: int, hyperedges: Hyperedges, rows: Rows, params: Params, seed: int) -> Problem:
+    """The problem of one k, from the candidate that won."""
+    found = compete(rows, params, seed)
+    counts = found.counts[hyperedges.slots]
+    competition = {
+        "candidates": [candidate.facts() for candidate in found.candidates],
+        "reason": found.reason,
+        "stability": found.stability,
+        "rows": found.rows,
+    }
+    own = replace(params, belonging=found.belonging)
+    return Problem(number, own, hyperedges, representatives(counts, hyperedges), counts, competition)
+
+
+def _restore(
+    hyperedges: Hyperedges, problems_of: Sequence[Params], arrays: dict[str, NDArray[Any]], facts: dict[str, Any]
+) -> list[Problem]:
+    params_of = {params.n_clusters: params for params in problems_of}
+    problems = []
+    for number, (k, problem_facts) in enumerate(facts["problems"]):
+        own = {name.split("/")[1]: array for name, array in arrays.items() if name.startswith(f"{number}/")}
+        params = replace(params_of[k], belonging=problem_facts["belonging"])
+        start_counts = own["start"].astype(np.int64) if "start" in own else None
+        problem = Problem(number, params, hyperedges, own["medoids"], start_counts, problem_facts["competition"])
+        if problem_facts["round"]:
+            problem.restore(own, problem_facts)
+        problems.append(problem)
+    return problems
+
+
+def _save(store: ConsensusStore, problems: Sequence[Problem]) -> None:
+    arrays: dict[str, NDArray[Any]] = {}
+    facts = []
+    for problem in problems:
+        own, own_facts = problem.save()
+        arrays |= {f"{problem.number}/{name}": array for name, array in own.items()}
+        facts.append((problem.params.n_clusters, own_facts))
+    store.save_checkpoint(arrays, {"problems": facts})
+
+
+def _solve(
+    engine: Engine,
+    problems: Sequence[Problem],
+    watch: _Watch,
+    store: ConsensusStore | None,
+    trail: Trail | None,
+    record: Record | None,
+    progress: Progress | None,
+) -> None:
+    """Take all problems through their stages in step, one sweep for all that are still running."""
+    steps = {problem.number: _stages(problem, engine.budget) for problem in problems}
+    orders = {number: order for number, own in steps.items() if (order := next(own, None)) is not None}
+    while orders:
+        batch = _next_batch(engine, list(orders.values()), problems)
+        stages = {order.problem: problems[order.problem].stage for order in batch}
+        name = "+".join(sorted(set(stages.values())))
+        answers = engine.sweep(
+            name, advance, combine, batch, reads=_reads(engine, batch[0], problems[batch[0].problem])
+        )
+        finished = []
+        for order, answer in zip(batch, answers, strict=True):
+            problem = problems[order.problem]
+            before = problem.round
+            following = _send(steps[order.problem], answer)
+            if following is None:
+                del orders[order.problem]
+            else:
+                orders[order.problem] = following
+            if problem.round > before:
+                finished.append(problem)
+        watch.lap(name)
+        if finished and trail is not None:
+            trail.follow(finished)
+            watch.lap("trail")
+        if finished and store is not None:
+            _save(store, problems)
+            watch.lap("checkpoints")
+        for problem in finished:
+            stage = stages[problem.number]
+            if record is not None:
+                record(problem, stage, engine)
+            if progress is not None:
+                progress(_event(engine, problem, stage))
+
+
+def _stages(problem: Problem, budget: Budget) -> Generator[Order, Answer, None]:
+    if problem.round == 0:
+        yield from start(problem)
+    yield from diffusion(problem, foretell=budget.foretell, pass_over=budget.pass_over)
+    yield from adjustion(problem, pass_over=budget.pass_over)
+
+
+def _send(steps: Generator[Order, Answer, None], answer: Answer) -> Order | None:
+    try:
+        return steps.send(answer)
+    except StopIteration:
+        return None
+
+
+def _next_batch(engine: Engine, orders: Sequence[Order], problems: Sequence[Problem]) -> list[Order]:
+    """The orders of the next sweep: those that only look at kept state go first, so that the others stay in step.
+
+    Otherwise one problem would read labels while another looks, and together they would read more often than the
+    slowest of them alone.
+    """
+    looks = [order for order in orders if not _reads(engine, order, problems[order.problem])]
+    # All pilots, or all cuts, or all windows: orders of one kind share a look.
+    return [order for order in looks if _kind(order) == _kind(looks[0])] if looks else list(orders)
+
+
+def _kind(order: Order) -> tuple[bool, bool]:
+    return order.pilot, order.cut is not None
+
+
+def _reads(engine: Engine, order: Order, problem: Problem) -> bool:
+    """Whether an order needs the labels, or only what the workers keep."""
+    if not engine.budget.keep_state:
+        return True
+    return order.reads and not problem.foresaw(order)
+
+
+def _event(engine: Engine, problem: Problem, stage: str) -> Event:
+    loss = problem.losses[-1] if stage == "adjustion" else None
+    n = problem.hyperedges.n_speaking
+    return Event(problem.number, stage, problem.round, problem.assigned, problem.moved, n, loss, engine.sweeps)
+
+
+def _best(problems: Sequence[Problem], params: Params, found: Survey | None) -> Solution:
+    """The preferred start of one value of k; the earlier one on a tie."""
+    starts = [problem for problem in problems if problem.params.n_clusters == params.n_clusters]
+    scores = [agreement(problem.hyperedges, problem.counts) for problem in starts]
+    best = int(np.argmax(scores))
+    if params.choose == "loss":
+        # The fraction tells losses apart that are the same number in float64, as they may be from n = 10⁸ on.
+        best = min(range(len(starts)), key=lambda i: (starts[i].losses[-1], starts[i].loss_fractions[-1]))
+    margin = None if found is None else found.margins[starts[best].number]
+    stability = None
+    if (competition := starts[best].competition) is not None:
+        stability = competition["stability"]
+    elif params.restarts > 1:
+        # One start where several were asked for: every seed led to the same medoids.
+        stability = 1.0 if found is None or len(starts) == 1 else found.stability[params.n_clusters]
+    return Solution(starts[best], scores[best], len(starts), margin, stability)
+
+
+def _warn_about_members(hyperedges: Hyperedges, names: Sequence[str]) -> None:
+    for j, name in enumerate(names):
+        edges = hyperedges.of_member(j)
+        n_clusters, speaking = edges.stop - edges.start, int(hyperedges.sizes[edges].sum())
+        if n_clusters <= 1:
+            _warn(f"member {name} has {n_clusters} cluster(s): it adds nothing to the consensus")
+        elif n_clusters == speaking:
+            _warn(f"member {name} has as many clusters as samples ({speaking}): it adds little to the consensus")
+
+
+def _warn_about_result(result: Consensus) -> None:
+    solution = result.chosen
+    params = solution.problem.params
+    if not result.choice.clear:
+        _warn(f"no clear k: {result.choice.reason}")
+    tiny = tiny_clusters(solution.problem.counts) if result.chosen_of_several else ""
+    if tiny:
+        _warn(f"k={params.n_clusters}: {tiny}; look at them, or ask for fewer clusters")
+    if not solution.problem.converged:
+        _warn(f"adjustion still moved samples after max_iter={params.max_iter} rounds; raise max_iter to let it end")
+    if solution.n_clusters_found < params.n_clusters:
+        remedy = "the default variant, 'auto', finds as many as are asked for"
+        if params.repairs:
+            remedy = "there are no more samples; ask for fewer clusters"
+        _warn(
+            f"{solution.n_clusters_found} of n_clusters={params.n_clusters} clusters hold samples "
+            f"(variant={params.variant!r}): {remedy}"
+        )
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, ConsensusWarning, stacklevel=2)

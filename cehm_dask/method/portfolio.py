@@ -1,0 +1,345 @@
+"""The default answer: a few candidates on rows in memory, and the choice of one from the labels alone.
+
+Above the small tables, below the consensus. No single start and belonging is right for every ensemble, so several are
+taken to the end and compared. They compete on rows in the coordinator's memory, all of them or a seeded sample; the
+one that is kept then runs over all rows (:mod:`cehm_dask.method.consensus`), so a competition costs no sweep.
+
+A candidate is a start and a belonging. Starts: the k-medoids of the paper, without their overlaps; three spectral
+partitions of the rows, which differ in how hyperedges are linked: not at all, by common neighbours, or weighted by how
+far the members respect them; and groups of hyperedges that random walks leave alike. Each is adjusted until nothing
+moves and repaired until it has k clusters.
+
+The candidate with the largest 2τ + evenness is kept (:mod:`cehm_dask.method.belonging`). Either alone is one-sided: τ
+prefers clusters of different sizes, evenness clusters of equal size. Both come from the counts. ``docs/method.md``
+tells how the rule was found, and on which ensembles.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import squareform
+
+from cehm_dask.data.labels import Codes, Labels
+from cehm_dask.machine import one_thread
+from cehm_dask.method import kernels
+from cehm_dask.method.agreement import agreement, explained, nmi
+from cehm_dask.method.belonging import Floats, Int, evenness, tau, weights_of
+from cehm_dask.method.intersections import Hyperedges, hyperedges_of
+from cehm_dask.method.medoids import medoids
+from cehm_dask.method.params import COMPETING_BYTES, COMPETING_ROWS, Params
+from cehm_dask.method.points import centres_by_k_means, nearest, unit_points
+from cehm_dask.method.spectral import (
+    leading_vectors,
+    likeness_of_walks,
+    linked,
+    local_weights,
+    refined,
+    weighted_connected_triples,
+)
+from cehm_dask.method.split import Split, best_split, found_in, split_weights
+
+Assignment = NDArray[np.int16]
+
+POINTS = 1 << 12
+"""Rows that a spectral start looks for centres among; adjustion makes up for what more of them would give."""
+
+BELONGINGS = {
+    "medoids": ("cosine", "tau"),
+    "spectral": ("cosine",),
+    "links": ("cosine", "kmeans"),
+    "local": ("cosine",),
+    "walks": ("kmeans",),
+}
+"""Starts and the belongings they are tried with. Spectral: the bipartite graph of samples and hyperedges cut as in
+U-SENC; links: the same with hyperedges linked by common neighbours, as in WCT; local: or weighted by how far members
+respect them, as in LWGP. Walks: hyperedges grouped by their random walks, which are ECPCS's, and average linkage."""
+
+MOST_JUDGED = 1 << 12
+"""Hyperedges that candidates compete on: those of some members, where there are more. Medoids, spectra and linkage are
+quadratic or worse in their number."""
+
+TAU_WEIGHT = 2.0
+"""Of τ against evenness in the choice; anything from 1.5 to 3 serves alike on the ensembles it was looked for on."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """How a candidate was made and what it came to, on the rows it was tried on."""
+
+    start: str
+    belonging: str
+    tau: float
+    evenness: float
+    agreement: float
+    """Mean NMI with the members."""
+    explained: float
+    """Theil's U: the share of the consensus's entropy that a member explains, on average."""
+    sizes: tuple[int, ...]
+    """Samples of each cluster."""
+    repaired: int
+    """Clusters that had lost all their samples and got some back."""
+    kept: bool = False
+
+    @property
+    def score(self) -> float:
+        return TAU_WEIGHT * self.tau + self.evenness
+
+    @property
+    def name(self) -> str:
+        return f"{self.start}, {self.belonging}"
+
+    def facts(self) -> dict[str, Any]:
+        """For results, stores and reports."""
+        return {**asdict(self), "sizes": list(self.sizes), "score": self.score}
+
+
+@dataclass(frozen=True, eq=False)
+class Competition:
+    """The candidates of one number of clusters, and what the one kept starts from."""
+
+    candidates: tuple[Candidate, ...]
+    belonging: str
+    counts: Int
+    """Of the kept candidate on the rows that competed, one row a slot."""
+    stability: float
+    """Mean NMI between candidates."""
+    rows: int
+    """Rows that competed."""
+
+    @property
+    def reason(self) -> str:
+        """Why that one, in a line."""
+        best, *others = sorted(self.candidates, key=lambda one: -one.score)
+        kept = next(one for one in self.candidates if one.kept)
+        if not others:
+            return f"{kept.name}: the only candidate"
+        runner_up = others[0] if best is kept else best
+        return (
+            f"{kept.name}: largest 2τ + evenness of {len(self.candidates)} candidates "
+            f"(2 × {kept.tau:.3f} + {kept.evenness:.3f}; next: {runner_up.name}, "
+            f"2 × {runner_up.tau:.3f} + {runner_up.evenness:.3f})"
+        )
+
+
+def competing_rows(labels: Labels, seed: int) -> NDArray[np.int64]:
+    """Row numbers that candidates compete on, ascending: all, or a sample that only the seed and n decide."""
+    n = labels.n_samples
+    most = max(1, min(COMPETING_ROWS, COMPETING_BYTES // (labels.n_members * labels.itemsize)))
+    if n <= most:
+        return np.arange(n)
+    drawn = np.random.default_rng([seed, n, most]).choice(n, most, replace=False, shuffle=False)
+    return np.sort(drawn).astype(np.int64)
+
+
+class Rows:
+    """Label rows in memory, as an ensemble of their own: rows without any label are left out."""
+
+    def __init__(self, labels: Labels, codes: Codes) -> None:
+        self.labels = labels
+        self.spoken = codes.any(axis=1) if labels.silent else np.ones(len(codes), bool)
+        """Which of the rows given have a label."""
+        self.codes = np.ascontiguousarray(codes if self.spoken.all() else codes[self.spoken])
+        self.offsets = labels.offsets
+        table = np.zeros((labels.n_slots, labels.n_slots), np.int32)
+        kernels.intersections(self.codes, self.offsets, table)
+        whole = table.astype(np.int64)
+        whole += np.triu(whole, 1).T
+        self.hyperedges: Hyperedges = hyperedges_of(labels, whole, 0, len(self.codes))
+
+    def some_members(self, most: int, seed: int) -> "Rows":
+        """The same rows with as many of the members, drawn by the seed, as have so many hyperedges together."""
+        widths = np.bincount(self.hyperedges.members, minlength=self.hyperedges.n_members)
+        order = np.random.default_rng([seed, len(widths)]).permutation(len(widths))
+        chosen = np.sort(order[: max(1, np.searchsorted(np.cumsum(widths[order]), most, side="right"))])
+        names, slots = (tuple(known[j] for j in chosen) for known in (self.labels.names, self.labels.widths))
+        return Rows(replace(self.labels, widths=slots, names=names, values=None), self.codes[:, chosen])
+
+    def assign(self, weights: Floats) -> Assignment:
+        """Each row to the cluster it belongs to most."""
+        table, first_column = kernels.side_by_side([self.hyperedges.to_slots(weights)])
+        best = np.empty((1, len(self.codes)), np.int16)
+        kernels.belonging(self.codes, self.offsets, table, first_column, best, np.empty((1, len(self.codes))))
+        found: Assignment = best[0]
+        return found
+
+    def count(self, assignment: Assignment, n_clusters: int) -> Int:
+        """C of an assignment; rows with -1 are in no cluster."""
+        table = np.zeros((self.hyperedges.n_slots, n_clusters), np.int64)
+        kernels.count(self.codes, self.offsets, assignment, table)
+        return table[self.hyperedges.slots]
+
+    def similarity(self, degrees: Floats) -> Floats:
+        """Hᵀ diag(1/d) H, where the degree d of a row is the sum of ``degrees`` over its hyperedges."""
+        edges = self.hyperedges
+        row_degrees = np.empty((len(self.codes), 1))
+        kernels.degrees(self.codes, self.offsets, edges.to_slots(degrees[:, None]), row_degrees)
+        unit = 1 << 30  # whole numbers add up alike in any order
+        weights = np.rint(unit / row_degrees[:, 0]).astype(np.int64)
+        upper = np.zeros((edges.n_slots, edges.n_slots), np.int64)
+        kernels.weighted_intersections(self.codes, self.offsets, weights, upper)
+        table = upper[np.ix_(edges.slots, edges.slots)] / unit
+        return np.asarray(table + np.triu(table, 1).T)
+
+    def points(self, table: Floats) -> Floats:
+        """Sums of a table (n_hyperedges × d) over the hyperedges of each row."""
+        sums = np.empty((len(self.codes), table.shape[1]))
+        kernels.degrees(self.codes, self.offsets, self.hyperedges.to_slots(table), sums)
+        return sums
+
+
+def compete(rows: Rows, params: Params, seed: int) -> Competition:
+    """Take every candidate to the end on the rows, and keep one."""
+    k, judged = params.n_clusters, rows
+    if rows.hyperedges.n_hyperedges > MOST_JUDGED:
+        some = rows.some_members(MOST_JUDGED, seed)
+        judged = some if some.hyperedges.n_hyperedges > k else rows
+    found: list[tuple[Candidate, Assignment, Int]] = []
+    with one_thread():
+        for start, belonging, counts in _starts(judged, params, seed):
+            assignment, counts, repaired = _adjust(judged, counts, belonging, params.max_iter)
+            found.append((_judge(judged, start, belonging, counts, assignment, repaired), assignment, counts))
+        pairs = [nmi(_contingency(found[i][1], found[j][1], k)) for i, j in combinations(range(len(found)), 2)]
+    best = int(np.argmax([candidate.score for candidate, _, _ in found]))
+    kept = tuple(replace(candidate, kept=i == best) for i, (candidate, _, _) in enumerate(found))
+    counts = found[best][2]
+    if judged is not rows:
+        everywhere = np.full(len(rows.codes), -1, np.int16)
+        everywhere[judged.spoken] = found[best][1]
+        counts = rows.count(everywhere, k)
+    spread = np.zeros((rows.hyperedges.n_slots, k), np.int64)
+    spread[rows.hyperedges.slots] = counts
+    stability = float(np.mean(pairs)) if pairs else 1.0
+    return Competition(kept, kept[best].belonging, spread, stability, len(judged.codes))
+
+
+def _starts(rows: Rows, params: Params, seed: int) -> Iterator[tuple[str, str, Int]]:
+    """Name, belonging and counts of every start, in the order that ties in the choice are broken by."""
+    k, edges = params.n_clusters, rows.hyperedges
+    if k >= edges.n_hyperedges:
+        sets = [np.arange(edges.n_hyperedges)]
+    else:
+        rng = np.random.default_rng([seed, k])
+        sets = medoids(edges, str(params.similarity), k, params.restarts, params.tries, rng)
+    for number, chosen in enumerate(sets, 1):
+        name = "medoids" if number == 1 else f"medoids {number}"
+        counts = rows.count(_without_overlaps(rows, chosen, k), k)
+        for belonging in BELONGINGS["medoids"]:
+            yield name, belonging, counts
+    if 1 < k < min(edges.n_hyperedges, len(rows.codes)):  # else no start differs from another
+        for name in ("spectral", "links", "local", "walks"):
+            found = _walks(rows, k) if name == "walks" else _spectral(rows, name, k, seed)
+            counts = rows.count(found, k)
+            for belonging in BELONGINGS[name]:
+                yield name, belonging, counts
+
+
+def _without_overlaps(rows: Rows, chosen: NDArray[np.intp], k: int) -> Assignment:
+    """The medoid that a row is in, -1 where it is in none or in several."""
+    indicator = np.zeros((rows.hyperedges.n_hyperedges, k))
+    indicator[chosen, np.arange(len(chosen))] = 1.0
+    inside = rows.points(indicator)
+    return np.where(inside.sum(axis=1) == 1.0, inside.argmax(axis=1), -1).astype(np.int16)
+
+
+def _spectral(rows: Rows, name: str, k: int, seed: int) -> Assignment:
+    """A spectral partition of the rows: leading vectors of the hyperedges' graph, then k-means of the rows' points."""
+    edges = rows.hyperedges
+    if name == "links":
+        mix = refined(edges, weighted_connected_triples)
+        similarity = linked(rows.similarity(mix.sum(axis=1)), mix, edges)
+    else:
+        weights = local_weights(edges) if name == "local" else np.ones(edges.n_hyperedges)
+        weights /= weights.max()
+        similarity = rows.similarity(weights) * weights[:, None] * weights[None, :]
+    _, vectors, degrees = leading_vectors(similarity, k, direct=DIRECT)
+    table = vectors / np.sqrt(np.maximum(degrees, 1e-10))[:, None]
+    points = unit_points(rows.points(mix @ table if name == "links" else weights[:, None] * table))
+    rng = np.random.default_rng([seed, k, len(name)])
+    some = np.arange(points.shape[1])
+    if len(some) > POINTS:
+        some = np.sort(rng.choice(len(some), POINTS, replace=False))
+    centres = centres_by_k_means(np.ascontiguousarray(points[:, some]), k, int(rng.integers(2**31)))
+    return (nearest(points, centres[None])[:, 0].astype(np.int64) - 1).astype(np.int16)
+
+
+def _walks(rows: Rows, k: int) -> Assignment:
+    """Each row to the group of hyperedges that holds most of its own."""
+    likeness = likeness_of_walks(rows.hyperedges, max(WALK_VECTORS, 4 * k))
+    distances = np.clip(1.0 - (likeness + likeness.T) / 2.0, 0.0, None)
+    np.fill_diagonal(distances, 0.0)
+    groups = fcluster(linkage(squareform(distances, checks=False), "average"), k, "maxclust") - 1
+    inside = np.zeros((len(groups), k))
+    inside[np.arange(len(groups)), groups] = 1.0
+    return np.asarray(rows.points(inside).argmax(axis=1), np.int16)
+
+
+WALK_VECTORS = 64
+"""Least number of eigenvectors that trajectories are made of."""
+
+
+DIRECT = 400
+"""Up to this many hyperedges the direct eigensolver is the faster one."""
+
+
+def _adjust(rows: Rows, counts: Int, belonging: str, max_iter: int) -> tuple[Assignment, Int, int]:
+    """Adjust until nothing moves, and split while a cluster is empty: the assignment, its counts, clusters repaired."""
+    edges, k = rows.hyperedges, counts.shape[1]
+    assignment, counts, weights = _settle(rows, counts, belonging, max_iter)
+    at_first, splits = found_in(counts), list[Split]()
+    while (split := best_split(counts, edges)) is not None and not split.again(splits):
+        splits.append(split)
+        found, bare = found_in(counts), rows.assign(split_weights(weights, splits, edges.members))
+        assignment, counts = bare, rows.count(bare, k)
+        if found_in(counts) > found:
+            adjusted, adjusted_counts, plain = _settle(rows, counts, belonging, max_iter)
+            if found_in(adjusted_counts) >= found_in(counts):
+                assignment, counts, weights, splits = adjusted, adjusted_counts, plain, []
+    repaired = max(0, found_in(counts) - at_first)
+    return assignment, counts, repaired
+
+
+def _settle(rows: Rows, counts: Int, belonging: str, max_iter: int) -> tuple[Assignment, Int, Floats]:
+    """Rounds of adjustion: the assignment, its counts, and the weights that it follows from."""
+    k = counts.shape[1]
+    before: Assignment | None = None
+    for _ in range(max_iter + 1):
+        weights = weights_of(belonging, counts, rows.hyperedges)
+        assignment = rows.assign(weights)
+        if before is not None and np.array_equal(assignment, before):
+            break
+        before, counts = assignment, rows.count(assignment, k)
+    return assignment, counts, weights
+
+
+def _judge(rows: Rows, start: str, belonging: str, counts: Int, assignment: Assignment, repaired: int) -> Candidate:
+    edges = rows.hyperedges
+    return Candidate(
+        start,
+        belonging,
+        tau(counts, edges),
+        evenness(counts, edges),
+        agreement(edges, counts),
+        explained(edges, counts),
+        tuple(np.bincount(assignment, minlength=counts.shape[1]).tolist()),
+        repaired,
+    )
+
+
+def _contingency(one: Assignment, other: Assignment, k: int) -> Int:
+    table = np.zeros((k, k), np.int64)
+    kernels.contingency(one, other, table)
+    return table
+
+
+def representatives(counts: Int, hyperedges: Hyperedges) -> NDArray[np.intp]:
+    """The hyperedge most like each cluster (Jaccard, from the counts), ascending clusters."""
+    sizes = hyperedges.sizes
+    volumes = counts.sum(axis=0) * (sizes.sum() / max(1, counts.sum())) / hyperedges.n_members
+    scaled = counts * (sizes.sum() / max(1, counts.sum()))
+    alike = scaled / np.maximum(sizes[:, None] + volumes[None, :] - scaled, 1e-300)
+    return np.asarray(alike.argmax(axis=0))

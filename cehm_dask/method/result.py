@@ -1,0 +1,125 @@
+"""Labels, margins and confidences of all rows, once the rounds are over: as arrays, or in the chunks of a store.
+
+Stands beside the stages, above the rounds whose state it reads. Workers come here last; nothing heavy is imported, for
+every worker would pay for it in seconds and memory.
+"""
+
+from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cehm_dask.data.consensus_store import ResultWriter
+from cehm_dask.engine.sweep import Run
+from cehm_dask.method.rounds import Harvest, Order, harvest_blocks
+
+MARGIN_BINS = 50
+SHARE_UNIT = 2**32
+"""Margins are summed as whole multiples of 1/2³²: whole numbers add up alike in any order."""
+SUMMED_ROWS = 1 << 16
+"""Rows summed in one go; the halves of their units stay far below 2⁶⁴."""
+
+
+def gather(run: Run, order: Order) -> Harvest:
+    """Labels, margins and confidences of a run of rows."""
+    return join([found for _, found in harvest_blocks(run, order)])
+
+
+def join(parts: Sequence[Harvest]) -> Harvest:
+    """Those of several runs."""
+    labels, margins, confidences = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return Harvest(labels, margins, confidences)
+
+
+def fill(run: Run, order: Order, found: Harvest) -> int:
+    """:func:`gather` into arrays of all rows, for threads that share them."""
+    for first_row, block in harvest_blocks(run, order):
+        rows = slice(first_row, first_row + len(block.labels))
+        found.labels[rows], found.margin[rows], found.confidence[rows] = block
+    return 0
+
+
+def margin_units(margin: NDArray[np.float64], belonging: str | None) -> int:
+    """Sum of margins in whole units; margins of plain counts are whole as they are.
+
+    Exact whatever the number of rows: thirty members that all agree on 8·10⁷ rows are more units than int64 holds, so
+    blocks are summed in two halves of 32 bits, and the blocks in Python's own integers.
+    """
+    unit = 1 if belonging == "count" else SHARE_UNIT
+    total = 0
+    for start in range(0, len(margin), SUMMED_ROWS):
+        units = np.rint(margin[start : start + SUMMED_ROWS] * unit).astype(np.uint64)
+        total += (int((units >> np.uint64(32)).sum()) << 32) + int((units & np.uint64(2**32 - 1)).sum())
+    return total
+
+
+Written = tuple[NDArray[np.int64], int, dict[str, str]]
+"""Histogram of the margins by cluster, their sum in whole units, and the digests of the chunks."""
+
+
+def write_run(run: Run, order: Order, writer: ResultWriter, n_members: int, belonging: str) -> Written:
+    """Write a run's labels, margins and confidences chunk by chunk."""
+    histogram, units = np.zeros((order.clusters, MARGIN_BINS), np.int64), 0
+    digests: dict[str, str] = {}
+    held: list[Harvest] = []
+    start, rows = run.first_row, 0
+    for _, found in harvest_blocks(run, order):
+        held.append(found)
+        units += margin_units(found.margin, belonging)
+        rows += len(found.labels)
+        # Blocks divide the chunks of the store they are read from, and those the chunks of the result.
+        if rows == min(writer.chunk_rows, run.last_row - start):
+            counts, written = write_chunk(writer, start, join(held), n_members, order.clusters)
+            histogram += counts
+            digests |= written
+            start, rows, held = start + rows, 0, []
+    return histogram, units, digests
+
+
+def write_chunk(
+    writer: ResultWriter, start: int, found: Harvest, n_members: int, clusters: int
+) -> tuple[NDArray[np.int64], dict[str, str]]:
+    """Write rows from the start of a chunk on, margins as a share of the members.
+
+    Returns the histogram of their margins and the digests of what was written.
+    """
+    margin = found.margin / n_members
+    digests = writer.write(start, found.labels, margin, found.confidence)
+    spoken = found.labels >= 0
+    bins = np.clip((margin[spoken] * MARGIN_BINS).astype(np.int64), 0, MARGIN_BINS - 1)
+    counts = np.bincount(found.labels[spoken] * np.int64(MARGIN_BINS) + bins, minlength=clusters * MARGIN_BINS)
+    return counts.reshape(clusters, MARGIN_BINS), digests
+
+
+def add_written(parts: Sequence[Written]) -> Written:
+    """What several runs have written, together."""
+    histograms, units, digests = zip(*parts, strict=True)
+    return np.sum(histograms, axis=0), sum(units), {key: own[key] for own in digests for key in own}
+
+
+LastRows = tuple[NDArray[np.int64], list[list[tuple[int, NDArray[np.int64]]]]]
+"""Sizes of the clusters, and of each the last few rows with the slots of their labels."""
+
+
+def last_rows(run: Run, order: Order, count: int) -> LastRows:
+    """The last rows of each cluster, ``count`` at most."""
+    sizes = np.zeros(order.clusters, np.int64)
+    last: list[list[tuple[int, NDArray[np.int64]]]] = [[] for _ in range(order.clusters)]
+    offsets = run.offsets.astype(np.int64)
+    for block, (first_row, found) in zip(run.blocks(), harvest_blocks(run, order), strict=True):
+        sizes += np.bincount(found.labels[found.labels >= 0], minlength=order.clusters)
+        for cluster in range(order.clusters):
+            for place in np.flatnonzero(found.labels == cluster)[-count:].tolist():
+                last[cluster].append((first_row + place, block.codes[place].astype(np.int64) + offsets))
+            del last[cluster][:-count]
+    return sizes, last
+
+
+def add_last_rows(parts: Sequence[LastRows]) -> LastRows:
+    """Those of several runs, in the order of their rows."""
+    together = [
+        sorted(chain.from_iterable(own), key=lambda one: one[0])
+        for own in zip(*(last for _, last in parts), strict=True)
+    ]
+    return np.sum([sizes for sizes, _ in parts], axis=0), together

@@ -1,0 +1,158 @@
+"""Spectral tools on the small table of hyperedges: leading eigenvectors, link similarity, local weights.
+
+Below the portfolio, whose spectral starts are made of these, and the rivals that published them. Nothing here sees a
+row: everything comes from the intersections.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import eigh
+from scipy.sparse.linalg import eigsh
+from scipy.special import entr
+
+from cehm_dask.method.intersections import Hyperedges
+
+Floats = NDArray[np.float64]
+
+DIRECT = 4000
+"""Up to this size the direct solver is used; beyond, Lanczos from a fixed vector."""
+
+DECAY = 0.9
+"""DC of the link-based methods: similarity of the two most similar clusters of one member."""
+
+STEPS = 20
+"""Length of random walks between hyperedges, as in ECPCS."""
+
+WALK_ITERATIONS = 10
+"""Towards the eigenvectors that walks are made of; the leading ones, which matter, are exact by then."""
+
+THETA = 0.4
+"""How fast the weight of a hyperedge falls with its uncertainty."""
+
+
+def leading_vectors(similarity: Floats, count: int, direct: int = DIRECT) -> tuple[Floats, Floats, Floats]:
+    """Of D^-½ S D^-½: the largest eigenvalues, descending, their vectors, and the degrees D.
+
+    Up to ``direct`` rows the direct solver is used, beyond it Lanczos.
+    """
+    degrees = similarity.sum(axis=1)
+    scale = 1.0 / np.sqrt(np.maximum(degrees, 1e-10))
+    normalised = similarity * scale[:, None] * scale[None, :]
+    size = len(similarity)
+    normalised += normalised.T
+    normalised /= 2
+    if size > direct and count < size // 10:
+        values, vectors = eigsh(normalised, count, which="LA", v0=np.ones(size))
+        order = np.argsort(values)
+        values, vectors = values[order], vectors[:, order]
+    else:
+        values, vectors = eigh(normalised, subset_by_index=[size - count, size - 1])
+        if vectors.shape[1] < count:  # LAPACK's search for some may miss equal eigenvalues: of a graph in many parts
+            values, vectors = eigh(normalised, driver="evd")
+            values, vectors = values[size - count :], vectors[:, size - count :]
+    return values[::-1], vectors[:, ::-1], degrees
+
+
+def iterated_vectors(matrix: Floats, count: int, iterations: int) -> tuple[Floats, Floats]:
+    """Largest eigenvalues of a symmetric matrix, descending, and their vectors, by iteration of a subspace.
+
+    Eigenvalues that come many times over do not slow it down, and it takes matrix products only. The number of
+    iterations is fixed, so that nothing depends on when the result would have been good enough.
+    """
+    width = min(len(matrix), count)
+    basis = np.random.default_rng(0).standard_normal((len(matrix), width))
+    for iteration in range(1, iterations + 1):
+        basis = matrix @ basis
+        if iteration % ORTHOGONAL == 0 or iteration == iterations:
+            basis, _ = np.linalg.qr(basis)
+    values, turns = np.linalg.eigh(basis.T @ matrix @ basis)
+    return values[::-1], np.asarray(basis @ turns[:, ::-1])
+
+
+ORTHOGONAL = 5
+"""Iterations after which the subspace's vectors are made orthogonal again."""
+
+
+def jaccard(hyperedges: Hyperedges) -> Floats:
+    """Jaccard similarity of every two hyperedges: samples shared, of those in either. The diagonal is 0."""
+    shared = hyperedges.intersections.astype(np.float64)
+    sizes = hyperedges.sizes.astype(np.float64)
+    similarity = shared / (sizes[:, None] + sizes[None, :] - shared)
+    np.fill_diagonal(similarity, 0.0)
+    return similarity
+
+
+def refined(hyperedges: Hyperedges, similarity_of: Callable[[Floats, slice], Floats]) -> Floats:
+    """S (P × P, zero between members) such that the refined matrix is RM = B·S.
+
+    ``similarity_of(w, rows)`` gives the similarity of every two clusters of one member from the table of Jaccard
+    similarities. It is scaled so that the most similar two clusters of one member, over all members, get DECAY.
+    """
+    weights = jaccard(hyperedges)
+    for member in range(hyperedges.n_members):  # clusters of one member share samples only by accident of the input
+        own = hyperedges.of_member(member)
+        weights[own, own] = 0.0
+    mix = np.zeros_like(weights)
+    for member in range(hyperedges.n_members):
+        own = hyperedges.of_member(member)
+        mix[own, own] = similarity_of(weights, own)
+    np.fill_diagonal(mix, 0.0)
+    mix *= DECAY / max(mix.max(), 1e-300)
+    np.fill_diagonal(mix, 1.0)
+    return mix
+
+
+def linked(table: Floats, mix: Floats, hyperedges: Hyperedges) -> Floats:
+    """Sᵀ·table·S for S of :func:`refined`: block by block, as S is zero between members."""
+    spans = [own for member in range(hyperedges.n_members) if (own := hyperedges.of_member(member)).stop > own.start]
+    found = np.empty_like(table)
+    for own in spans:
+        found[own] = mix[own, own].T @ table[own]
+    for own in spans:
+        found[:, own] = found[:, own] @ mix[own, own]
+    return found
+
+
+def weighted_connected_triples(weights: Floats, own: slice) -> Floats:
+    """Σ_z min(w_xz, w_yz) of every two clusters of one member."""
+    rows = weights[own]
+    if not len(rows):  # a member that says nothing about these samples
+        return np.zeros((0, 0))
+    return np.stack([np.minimum(row, rows).sum(axis=1) for row in rows])
+
+
+def likeness_of_walks(hyperedges: Hyperedges, count: int) -> Floats:
+    """Cosine of the trajectories of random walks from every two hyperedges, as in ECPCS.
+
+    A step goes to another hyperedge with a probability in proportion to the Jaccard similarity: P = D⁻¹ J. The
+    trajectories of 1 to STEPS steps have the inner products R = Σ_t Pᵗ (Pᵗ)ᵀ. With D^-½ J D^-½ = V Λ Vᵀ that is
+    D^-½ V ((Vᵀ D V) ∘ G) Vᵀ D^-½, where G_ij is the sum of (λ_i λ_j)ᵗ; ``count`` leading eigenvectors suffice, as the
+    others fade within two steps. A hyperedge that overlaps with none is like none.
+    """
+    table = jaccard(hyperedges)
+    degrees = table.sum(axis=1)
+    roots = np.where(degrees > 0, 1.0 / np.sqrt(np.maximum(degrees, 1e-300)), 0.0)
+    table *= roots[:, None]
+    table *= roots[None, :]
+    values, vectors = iterated_vectors(table, count, WALK_ITERATIONS)
+    products = np.clip(np.outer(values, values), -1.0, 1.0 - 1e-12)
+    spread = products * (1.0 - products**STEPS) / (1.0 - products)
+    scaled = vectors * roots[:, None]
+    table = scaled @ (((vectors * degrees[:, None]).T @ vectors) * spread) @ scaled.T
+    lengths = np.sqrt(np.maximum(table.diagonal(), 1e-300))
+    table /= lengths[:, None]
+    table /= lengths[None, :]
+    return np.asarray(table)
+
+
+def local_weights(hyperedges: Hyperedges) -> Floats:
+    """exp(-H(c) / (theta l)) of every hyperedge c: 1 where every member has c's samples in one cluster."""
+    first = np.flatnonzero(np.diff(hyperedges.members, prepend=-1))
+    labelled = np.add.reduceat(hyperedges.intersections, first, axis=1)  # samples of c that a member labels
+    widths = np.diff(first, append=hyperedges.n_hyperedges)
+    shares = hyperedges.intersections / np.repeat(np.maximum(labelled, 1), widths, axis=1)
+    entropies = entr(shares).sum(axis=1) / np.log(2.0)
+    weights: Floats = np.exp(-entropies / (THETA * np.count_nonzero(labelled, axis=1)))
+    return weights

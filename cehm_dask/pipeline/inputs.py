@@ -1,0 +1,111 @@
+"""What a recipe names, opened: features, base labels, known classes, row ids; the members it asks for, their budget.
+
+Between the recipe and the run, which does the work, and the outlook, which only says what it will cost: both see the
+same input.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from cehm_dask.data.arrays import is_store
+from cehm_dask.data.attributes import read_facts
+from cehm_dask.data.ensemble_store import open_ensemble
+from cehm_dask.data.ensemble_writer import shape_of_chunks
+from cehm_dask.data.features import Features, as_features
+from cehm_dask.data.shape import Shape
+from cehm_dask.engine.budget import Budget, make_budget
+from cehm_dask.errors import InputError, StoreError
+from cehm_dask.machine import Machine
+from cehm_dask.members.fit import MemberPlan, k_range, plan_members
+from cehm_dask.method.params import auto_members
+from cehm_dask.pipeline.recipe_model import Recipe
+from cehm_dask.results import export
+
+
+def is_ensemble(path: str) -> bool:
+    """Whether base labels are an ensemble.zarr, and not a plain array."""
+    if not is_store(path):
+        return False
+    try:
+        return bool(read_facts(path)["format"] == "ensemble")
+    except StoreError:
+        return False
+
+
+def left_out(recipe: Recipe) -> list[str]:
+    """Columns of the input that are neither features nor members."""
+    source, truth = recipe.features or recipe.labels, recipe.truth
+    names = [source.id if source else None, truth.column if truth and truth.path is None else None]
+    return [name for name in names if name is not None]
+
+
+def members_of(recipe: Recipe, n_samples: int) -> list[MemberPlan]:
+    """The base clusterings that a recipe asks for; by default each has at least the largest k that is tried."""
+    wanted = recipe.ensemble
+    low, high = k_range(auto_members(n_samples) if recipe.consensus.k == "auto" else max(recipe.consensus.k), n_samples)
+    low, high = wanted.k_min or min(low, wanted.k_max or low), wanted.k_max or max(high, wanted.k_min or 0)
+    drawn = wanted.model_dump(include={"subspace", "projection", "bootstrap"})
+    return plan_members(wanted.members, low, high, wanted.seed, base=wanted.base, **drawn)
+
+
+def shape_of(n_samples: int, widths: Sequence[int]) -> Shape:
+    """Of an ensemble.zarr that is still to be made; ``widths``: each member's clusters, and one for "says nothing"."""
+    itemsize = np.min_scalar_type(max(widths) - 1).itemsize
+    chunk, shard = shape_of_chunks(n_samples, len(widths), itemsize)
+    return Shape(n_samples, len(widths) * itemsize, sum(widths), chunk, shard)
+
+
+def budget_for(recipe: Recipe, shape: Shape, machine: Machine) -> Budget:
+    """Blocks, runs and bytes of the consensus that a recipe asks for, or a refusal."""
+    return make_budget(
+        shape,
+        recipe.consensus.problems(shape.n_samples),
+        allowed=machine.allowed,
+        taken=machine.taken,
+        workers=machine.workers,
+        threads=machine.threads,
+        returned=False,
+    )
+
+
+def open_features(recipe: Recipe) -> Features:
+    """The features of a recipe, without what names the rows or gives the truth away."""
+    source = recipe.features
+    assert source is not None
+    if source.path is not None:
+        return as_features(source.path, leave_out=left_out(recipe))
+    data = _bundled(source.sklearn)
+    names = tuple(map(str, data.feature_names))
+    return replace(as_features(data.data), names=names, source=f"scikit-learn: {source.sklearn}")
+
+
+def _bundled(name: str | None) -> Any:
+    import sklearn.datasets
+
+    return getattr(sklearn.datasets, f"load_{name}")()
+
+
+def open_truth(recipe: Recipe) -> Any:
+    """The known classes: an array, or the path of what holds them."""
+    truth, features = recipe.truth, recipe.features
+    assert truth is not None
+    if truth.path is None and features is not None and features.sklearn is not None:
+        return np.asarray(_bundled(features.sklearn).target)
+    path = truth.path or (features or recipe.labels).path  # type: ignore[union-attr]
+    if path is not None and is_ensemble(path):
+        known = open_ensemble(path).truth
+        if known is None:
+            raise InputError(f"truth {path}: the ensemble holds no known classes; name another file")
+        return known
+    return path
+
+
+def row_ids(recipe: Recipe) -> export.RowIds | None:
+    """What the user calls the rows; None: nothing, they are numbered."""
+    source = recipe.features or recipe.labels
+    if source is None or source.id is None or source.path is None:
+        return None
+    return export.column_ids(source.path, source.id)

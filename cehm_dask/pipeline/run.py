@@ -1,0 +1,506 @@
+"""A recipe → one run directory: ensemble, consensus, scores, table of labels, report.
+
+Above the stages and stores, below the command and the schedulers, which all come through here. Each stage has a
+fingerprint of all that its result depends on. What is done and unchanged is not done again, what is half done is
+resumed, what was made with other settings is made anew, and everything after it. A run directory is known by its
+run.json and has one writer at a time; a folder that is no run directory is never touched.
+"""
+
+import datetime
+import hashlib
+import json
+import logging
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import yaml
+
+from cehm_dask import __version__
+from cehm_dask.clusters.connect import connect
+from cehm_dask.data.attributes import read_facts
+from cehm_dask.data.consensus_store import open_consensus
+from cehm_dask.data.ensemble_store import open_ensemble
+from cehm_dask.data.files import absolute, exists, fingerprint, is_url, read_whole, remove, upload, write_whole
+from cehm_dask.data.ingest import ingest
+from cehm_dask.errors import InputError, StoreError
+from cehm_dask.estimator import CEHM
+from cehm_dask.job import Where, machine_of
+from cehm_dask.masking import mask_error
+from cehm_dask.members.generate import generate
+from cehm_dask.pipeline.directory import Directory
+from cehm_dask.pipeline.inputs import (
+    budget_for,
+    is_ensemble,
+    left_out,
+    members_of,
+    open_features,
+    open_truth,
+    row_ids,
+    shape_of,
+)
+from cehm_dask.pipeline.outputs import OUTPUTS, fault_of, is_fresh, record_of
+from cehm_dask.pipeline.recipe_model import Recipe
+from cehm_dask.report import write_report
+from cehm_dask.results import export
+from cehm_dask.results.scoring import evaluate
+
+log = logging.getLogger(__name__)
+
+STAGES = ("ensemble", "consensus", "evaluate", "export", "report")
+
+
+class Watch:
+    """Told of a run as it goes; this one says nothing."""
+
+    progress: Any = None
+    """Told of every round of the consensus."""
+
+    def begins(self, stage: str, what: str) -> None:
+        """A stage starts."""
+
+    def ended(self, stage: str, seconds: float) -> None:
+        """A stage is done."""
+
+    def left_out(self, stage: str, why: str) -> None:
+        """A stage is not done, because it was before or there is nothing to do."""
+
+    def rows(self, what: str, count: int) -> None:
+        """Rows were gone through."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """Where a run put things and what it found."""
+
+    directory: str
+    stages: dict[str, str]
+    """What became of each stage: "done", "skipped" (it was done before) or "none" (the recipe has no use for it)."""
+    seconds: float
+    facts: dict[str, Any]
+    """Of the consensus; empty if the run ended before it."""
+    scores: dict[str, Any]
+    """What :func:`scoring.evaluate` found; empty if the run ended before it."""
+
+    @property
+    def labels(self) -> str:
+        """The table of labels, or the store that holds them."""
+        for name in ("labels.parquet", "labels.csv"):
+            if exists(path := f"{self.directory}/{name}"):
+                return path
+        return f"{self.directory}/consensus.zarr"
+
+    @property
+    def report(self) -> str:
+        return f"{self.directory}/report.html"
+
+    def summary(self) -> dict[str, Any]:
+        """For machines: one flat record."""
+        return {
+            "run": self.directory,
+            "labels": self.labels if self.facts else None,
+            "report": self.report if self.stages.get("report") in ("done", "skipped") else None,
+            "k": self.facts.get("n_clusters"),
+            "agreement": self.facts.get("agreement"),
+            "margin": self.scores.get("margin"),
+            "stability": self.scores.get("stability"),
+            "scores": self.scores.get("scores", {}),
+            "sweeps": self.facts.get("sweeps"),
+            "seconds": round(self.seconds, 3),
+            "stages": self.stages,
+        }
+
+
+def run(
+    recipe: Recipe,
+    *,
+    date: datetime.date | None = None,
+    cluster: str | None = None,
+    until: str = STAGES[-1],
+    overwrite: bool = False,
+    watch: Watch | None = None,
+) -> Result:
+    """Do what a recipe says, as far as it is not done already.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    date : date, optional
+        What ``{date}`` in paths stands for; default: today.
+    cluster : str, optional
+        A cluster config or address, in place of the recipe's.
+    until : str
+        The last of STAGES that is done.
+    overwrite : bool
+        Do everything anew.
+    watch : Watch, optional
+    """
+    if until not in STAGES:
+        raise InputError(f"until={until!r}: expected one of {', '.join(STAGES)}")
+    recipe = recipe.on((date or datetime.date.today()).isoformat())
+    directory = Directory(absolute(recipe.output).rstrip("/"))
+    directory.check()
+    try:
+        with directory.locked(), directory.logged(), ExitStack() as stack:
+            return _Run(recipe, directory, cluster or recipe.cluster, watch or Watch(), stack).go(until, overwrite)
+    except Exception as error:
+        mask_error(error)
+        raise
+
+
+class _Run:
+    """One run: its stages in order."""
+
+    def __init__(
+        self, recipe: Recipe, directory: Directory, cluster: str | None, watch: Watch, stack: ExitStack
+    ) -> None:
+        self.recipe, self.directory, self.cluster, self.watch, self.stack = recipe, directory, cluster, watch, stack
+        self.state: dict[str, Any] = {"stages": {}}
+        self.became: dict[str, str] = {}
+
+    def go(self, until: str, overwrite: bool) -> Result:
+        begin = perf_counter()
+        self.state = self.directory.read() or self.state
+        if overwrite and self.state["stages"]:
+            log.info("asked to start anew: everything in %s is made again", self.directory.url)
+            for stage in STAGES:
+                self._clear(stage)
+        self.state["cehm_dask"] = __version__
+        self.directory.write(self.state)
+        self._write_recipe()
+        for stage in STAGES[: STAGES.index(until) + 1]:
+            getattr(self, f"_{stage}")()
+        if all(became != "done" for became in self.became.values()):
+            log.info("nothing to do: everything was done before, with the same settings and data")
+        facts = open_consensus(self._path("consensus.zarr")).facts if "consensus" in self.became else {}
+        return Result(self.directory.url, self.became, perf_counter() - begin, facts, self._scores())
+
+    def _path(self, name: str) -> str:
+        return self.directory.path(name)
+
+    @contextmanager
+    def _file(self, name: str) -> Iterator[Path]:
+        """Where to write a file of the run directory; one in an object store is put there once it is whole."""
+        if not is_url(self.directory.url):
+            yield Path(self._path(name))
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder, name)
+            upload(Path(folder, name), self._path(name))
+
+    @cached_property
+    def client(self) -> Any:
+        """Of the cluster that is asked for, started or reached when a stage first needs it; None: threads."""
+        return self.stack.enter_context(connect(self.cluster))
+
+    def _write_recipe(self) -> None:
+        text = yaml.safe_dump(self.recipe.written(), sort_keys=False, allow_unicode=True)
+        write_whole(self._path("recipe.yaml"), f"# As run by cehm {__version__}\n{text}".encode())
+        self.state["recipe"] = {"recipe.yaml": record_of(self._path("recipe.yaml"))}
+        self.directory.write(self.state)
+
+    # --- what all stages share ---------------------------------------------------------------------------------
+
+    def _do(
+        self,
+        stage: str,
+        settings: Any,
+        output: str,
+        make: Callable[[bool], Any],
+        what: str,
+    ) -> None:
+        """Do a stage unless it is done.
+
+        Parameters
+        ----------
+        stage : str
+        settings : plain values
+            All that the result depends on.
+        output : str
+            Name of what it writes into the run directory.
+        make : callable (bool)
+            Makes it; told whether what is there is a beginning of the same.
+        what : str
+            For people.
+        """
+        wanted = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16).hexdigest()
+        before = self.state["stages"].get(stage, {})
+        same = before.get("fingerprint") == wanted
+        fault = self._fault(before, output) if same else None
+        if same and fault is None:
+            if before["state"] != "done" or not is_fresh(self._path(output), before.get(OUTPUTS, {}).get(output)):
+                # Cut off between the last byte and the note of it, noted by an earlier version, or moved since.
+                self._note(stage, wanted, "done", before.get("seconds", 0.0), output)
+            self.became[stage] = "skipped"
+            self._log(stage, "done before, with the same settings and data")
+            self.watch.left_out(stage, "done before")
+            return
+        if before and not same:
+            self._log(
+                stage,
+                "settings or data have changed, so it is made anew; what was there is removed, "
+                "because the run directory is this recipe's",
+            )
+            self._clear(stage)
+        elif same and before["state"] == "done":
+            self._log(stage, f"made anew, because {fault}")
+            self._clear(stage)
+            before, same = {}, False
+        elif same:
+            self._log(stage, f"goes on where it stopped ({before['state']})")
+            if not output.endswith(".zarr"):  # only stores can be gone on with
+                remove(self._path(output))
+        self._log(stage, f"begins, {what}")
+        self.watch.begins(stage, what)
+        began = perf_counter()
+        spent = before.get("seconds", 0.0) if same else 0.0
+        self._note(stage, wanted, "running", spent)
+        try:
+            make(same)
+        except BaseException as error:
+            state = "interrupted" if isinstance(error, KeyboardInterrupt | SystemExit) else "failed"
+            self._log(stage, f"{state} ({error or type(error).__name__})")
+            with suppress(OSError):  # where the disk is full, the stage stays "running" and is resumed all the same
+                self._note(stage, wanted, state, spent + perf_counter() - began)
+            raise
+        seconds = perf_counter() - began
+        self._note(stage, wanted, "done", spent + seconds, output)
+        self.became[stage] = "done"
+        self._log(stage, f"done in {seconds:.2f} s")
+        self.watch.ended(stage, seconds)
+
+    def _log(self, stage: str, text: str) -> None:
+        log.info("%s: %s", stage, text, extra={"stage": stage})
+
+    def _note(self, stage: str, wanted: str | None, state: str, seconds: float, output: str | None = None) -> None:
+        note: dict[str, Any] = {"fingerprint": wanted, "state": state, "seconds": round(seconds, 3)}
+        if output is not None:
+            note[OUTPUTS] = {output: record_of(self._path(output))}
+        self.state["stages"][stage] = note
+        self.directory.write(self.state)
+
+    def _fault(self, before: dict[str, Any], output: str) -> str | None:
+        """Why a stage must be done, or gone on with, although its settings are the same; None: its output is there."""
+        url = self._path(output)
+        if OUTPUTS in before:
+            record = before[OUTPUTS].get(output)
+            return f"{url} was not written" if record is None else fault_of(url, record)
+        if output.endswith(".zarr"):
+            return None if _complete(url) else f"{url} is missing or not whole"
+        # Without a record, a file counts only if an earlier version noted it as done.
+        return None if before["state"] == "done" and exists(url) else f"{url} is missing or not whole"
+
+    def _clear(self, stage: str) -> None:
+        """Remove what a stage made; noted first, so that a remainder is never taken for the whole."""
+        if stage not in self.state["stages"]:
+            return
+        self._note(stage, None, "being removed", 0.0)
+        made = {
+            "ensemble": ["ensemble.zarr"],
+            "consensus": ["consensus.zarr"],
+            "evaluate": ["scores.json"],
+            "export": ["labels.parquet", "labels.csv"],
+            "report": ["report.html"],
+        }
+        for name in made[stage]:
+            remove(self._path(name))
+        del self.state["stages"][stage]
+        self.directory.write(self.state)
+
+    def _no_use(self, stage: str, why: str) -> None:
+        self._clear(stage)
+        self.became[stage] = "none"
+        self._log(stage, why)
+        self.watch.left_out(stage, why)
+
+    # --- ensemble ----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def ensemble_url(self) -> str:
+        """Made in the run directory, or the user's own where it lies."""
+        labels = self.recipe.labels
+        return labels.path if labels is not None and is_ensemble(labels.path) else self._path("ensemble.zarr")
+
+    def _ensemble(self) -> None:
+        recipe = self.recipe
+        if self.ensemble_url != self._path("ensemble.zarr"):
+            open_ensemble(self.ensemble_url)  # or say what is wrong with it
+            self._no_use("ensemble", "brought along, used where it lies")
+            return
+        source = recipe.features or recipe.labels
+        assert source is not None
+        of = source.model_dump() | {
+            "path": source.path and fingerprint(source.path),
+            "leave_out": left_out(self.recipe),
+        }
+        settings: list[Any] = [of]
+        if recipe.features is not None:
+            settings += [recipe.scale, recipe.ensemble.model_dump(), recipe.consensus.k]
+        make, what = (
+            (self._generate, f"{recipe.ensemble.members} base clusterings")
+            if recipe.features is not None
+            else (self._import, "base labels are read")
+        )
+        self._do("ensemble", settings, "ensemble.zarr", make, what)
+
+    def _generate(self, resume: bool) -> None:
+        recipe, wanted = self.recipe, self.recipe.ensemble
+        features = open_features(recipe)
+        plans = members_of(recipe, features.n_samples)
+        machine = machine_of(Where(memory=recipe.memory, client=self.client))
+        # What the consensus could not hold is refused before hours go into its members.
+        budget_for(recipe, shape_of(features.n_samples, [plan.k + 1 for plan in plans]), machine)
+
+        def make(overwrite: bool) -> None:
+            generate(
+                features,
+                self._path("ensemble.zarr"),
+                plans,
+                wanted.seed,
+                overwrite=overwrite,
+                memory=recipe.memory,
+                client=self.client,
+                report=self.watch.rows,
+                scale=recipe.scale,
+                impute=recipe.features.impute if recipe.features else None,
+                fit_rows=wanted.fit_rows,
+                full_lloyd=wanted.full_lloyd,
+            )
+
+        try:
+            make(overwrite=not resume)
+        except StoreError:
+            # Cut off before it said whose it is, or begun on other numbers: it is this run's, and no use to anybody.
+            if not resume or _complete(self._path("ensemble.zarr")):
+                raise
+            self._log("ensemble", "what was begun cannot be continued; it is made anew")
+            make(overwrite=True)
+
+    def _import(self, _resume: bool) -> None:
+        assert self.recipe.labels is not None
+        url = self._path("ensemble.zarr")
+        left = left_out(self.recipe)
+        ingest(self.recipe.labels.path, url, overwrite=True, leave_out=left, report=self.watch.rows)
+
+    # --- consensus ---------------------------------------------------------------------------------------------
+
+    def _consensus(self) -> None:
+        wanted = self.recipe.consensus
+        ensemble = open_ensemble(self.ensemble_url)
+        url = self._path("consensus.zarr")
+        ks = "auto" if wanted.k == "auto" else ", ".join(map(str, wanted.k))
+        what = f"{ensemble.n_samples:,} samples, {len(ensemble.widths)} members, k = {ks}"
+
+        def make(_resume: bool) -> None:
+            model = CEHM(
+                wanted.k if wanted.k == "auto" or len(wanted.k) > 1 else wanted.k[0],
+                random_state=wanted.seed,
+                **wanted.knobs(),
+            )
+            model.fit(
+                self.ensemble_url,
+                output=url,
+                memory=self.recipe.memory,
+                client=self.client,
+                progress=self.watch.progress,
+            )
+
+        self._do("consensus", [ensemble.fingerprint, wanted.model_dump()], "consensus.zarr", make, what)
+
+    # --- what is made of it ------------------------------------------------------------------------------------
+
+    @property
+    def _consensus_mark(self) -> str:
+        return str(self.state["stages"]["consensus"]["fingerprint"])
+
+    @cached_property
+    def _truth_mark(self) -> Any:
+        """What scores depend on, beside the consensus."""
+        truth = self.recipe.truth
+        if truth is None:
+            return None
+        path = truth.path or (self.recipe.features or self.recipe.labels).path  # type: ignore[union-attr]
+        return [truth.column, path and fingerprint(path)]
+
+    def _evaluate(self) -> None:
+        path = self._path("scores.json")
+        truth = self.recipe.truth
+
+        def make(_resume: bool) -> None:
+            done = 0
+
+            def told(stage: str, rows: int, _total: int) -> None:
+                nonlocal done
+                self.watch.rows(stage, rows - done)
+                done = rows
+
+            scores = evaluate(
+                self._path("consensus.zarr"),
+                None if truth is None else open_truth(self.recipe),
+                column=truth.column if truth else None,
+                ensemble=self.ensemble_url,
+                client=self.client,
+                watch=told,
+            )
+            write_whole(path, json.dumps(scores, indent=1).encode())
+
+        what = "against the known classes" if truth else "from what the consensus recorded"
+        self._do("evaluate", [self._consensus_mark, self._truth_mark], "scores.json", make, f"scores {what}")
+
+    def _scores(self) -> dict[str, Any]:
+        content = read_whole(self._path("scores.json")) if "evaluate" in self.became else None
+        return dict(json.loads(content)) if content else {}
+
+    @cached_property
+    def _ids_mark(self) -> Any:
+        """What the names of the rows depend on."""
+        source = self.recipe.features or self.recipe.labels
+        if source is None or source.id is None or source.path is None:
+            return None
+        return [source.id, fingerprint(source.path)]
+
+    def _export(self) -> None:
+        if self.recipe.export is None:
+            self._no_use("export", "the recipe asks for none")
+            return
+        name = f"labels.{self.recipe.export}"
+
+        def make(_resume: bool) -> None:
+            stored = open_consensus(self._path("consensus.zarr"))
+            with self._file(name) as file:
+                labels, margin, confidence = (stored.array(name) for name in ("labels", "margin", "confidence"))
+                export.write(file, labels, margin, confidence, row_ids(self.recipe))
+                stored.confirm()
+
+        self._do("export", [self._consensus_mark, name, self._ids_mark], name, make, name)
+
+    def _report(self) -> None:
+        scores = self._scores()
+
+        def make(_resume: bool) -> None:
+            with self._file("report.html") as file:
+                write_report(
+                    self._path("consensus.zarr"),
+                    file,
+                    ensemble=self.ensemble_url,
+                    features=open_features(self.recipe) if self.recipe.features else None,
+                    row_ids=row_ids(self.recipe),
+                    scores=scores or None,
+                    overwrite=True,
+                )
+
+        settings = [self._consensus_mark, scores, self._truth_mark, self._ids_mark]
+        self._do("report", settings, "report.html", make, "report.html")
+
+
+def _complete(url: str) -> bool:
+    """Whether a store is there and whole."""
+    try:
+        return bool(read_facts(url).get("complete"))
+    except StoreError:
+        return False

@@ -1,0 +1,188 @@
+"""A sweep that is handed out twice: stragglers and second attempts on one worker, and what is left when a run ends."""
+
+import random
+import threading
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+from distributed.client import FutureCancelledError
+
+from cehm_dask.data.ingest import ingest
+from cehm_dask.data.labels import as_labels
+from cehm_dask.engine import budget
+from cehm_dask.engine import sweep as engine
+from cehm_dask.engine.sweep import RESIDENTS, Threads, _fold, _on_worker
+from cehm_dask.errors import ClusterError
+from cehm_dask.job import Where, cluster
+from cehm_dask.method import diffusion
+from cehm_dask.method.params import Params
+from cehm_dask.method.problem import Problem
+from cehm_dask.method.rounds import advance
+from cehm_dask.method.start import start
+from tests.conftest import worker_processes
+from tests.method.test_consensus import an_engine, assert_same_result, hyperedges_in, solve
+
+pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
+PARAMS = Params(6, variant="released")
+
+
+def first_order(P):
+    problem = Problem(0, PARAMS, hyperedges_in(P), np.arange(6))
+    return next(start(problem))
+
+
+class Stragglers(Threads):
+    """Every task is done by two threads at once, and now and then one of an earlier sweep comes in between."""
+
+    def __init__(self):
+        super().__init__(2)
+        self.earlier, self.rng, self.met = [], random.Random(0), 0
+
+    def map(self, work, combine, runs, args, done):
+        def with_stragglers(run, *args):
+            others = [(work, run, args), *self.rng.sample(self.earlier, min(1, len(self.earlier)))]
+            threads = [threading.Thread(target=_on_worker, args=(w, r, None, a)) for w, r, a in others]
+            for thread in threads:
+                thread.start()
+            try:
+                return _on_worker(work, run, None, args)
+            finally:
+                for thread in threads:
+                    thread.join()
+
+        self.earlier += [(work, run, args) for run in runs]
+        return _fold(combine, (with_stragglers(run, *args) for run in runs))
+
+
+@pytest.mark.parametrize("foretold", [False, True])
+@pytest.mark.parametrize("variant", ["released", "printed", "cosine"])
+def test_resident__attempts_that_overlap_change_nothing(hard_ensemble, monkeypatch, variant, foretold):
+    P, params = hard_ensemble[:1500], Params(6, variant=variant, max_iter=10)
+    wanted = solve(P, params)
+    stragglers, blocks = Stragglers(), engine.Run.blocks
+
+    def slow(self):
+        for block in blocks(self):
+            yield block
+            time.sleep(0.0002)  # lets the other thread in
+
+    monkeypatch.setattr(engine.Run, "blocks", slow)
+    if foretold:
+        monkeypatch.setattr(diffusion, "WIDEST_WINDOW", 1.0)
+    found = solve(
+        P, params, block_rows=250, stored=foretold, before_sweep=lambda own: setattr(own, "_workers", stragglers)
+    )
+    assert_same_result(found, wanted)
+
+
+def test_resident__a_straggler_after_the_end_leaves_nothing_behind(hard_ensemble):
+    order = first_order(hard_ensemble)
+    with an_engine(hard_ensemble, 6) as own:
+        run = own.runs[0]
+        wanted = advance(run, [order])[0]
+    found = _on_worker(advance, run, None, ([order],))[0]
+    np.testing.assert_array_equal(found.delta, wanted.delta)
+    assert run.token not in RESIDENTS._kept
+    assert run.token not in RESIDENTS._bytes
+
+
+# --- losses in the middle of a sweep -----------------------------------------------------------------------------
+
+
+class Disturbed:
+    """Does something to the cluster in the middle of some sweeps, when a part of their rows is done."""
+
+    def __init__(self, disturb, sweeps):
+        self.disturb, self.sweeps = disturb, sweeps
+        self.sweep, self.done, self.times = 0, 0, 0
+
+    def __call__(self, event):
+        pass
+
+    def rows(self, _stage, done, total):
+        self.sweep += done < self.done  # a new one has begun
+        self.done = done
+        if self.sweep in self.sweeps and 0 < done < total:
+            self.sweeps = self.sweeps - {self.sweep}
+            self.times += 1
+            self.disturb()
+
+
+@pytest.fixture(scope="module")
+def stored(hard_ensemble, tmp_path_factory):
+    url = str(tmp_path_factory.mktemp("engine") / "e.zarr")
+    ingest(hard_ensemble, url, chunk_rows=64)
+    return url
+
+
+@pytest.fixture
+def many_runs(monkeypatch):
+    """Several runs a thread, so that a sweep has a middle."""
+    monkeypatch.setattr(budget, "CLUSTER_RUN_WORK", 1)
+
+
+def assert_as_on_threads(found, stored, params):
+    wanted = cluster(as_labels(stored), params, 0, Where(threads=1))
+    np.testing.assert_array_equal(found.labels, wanted.labels)
+    np.testing.assert_array_equal(found.margin, wanted.margin)
+    np.testing.assert_array_equal(found.confidence, wanted.confidence)
+    one, other = found.consensus.chosen.problem, wanted.consensus.chosen.problem
+    assert (one.losses, one.growth, one.moves) == (other.losses, other.growth, other.moves)
+
+
+def slow_from_now(pause):
+    """On a worker: of the tasks that begin from now on, those of one of its two threads rest after every block."""
+    if not hasattr(engine, "_blocks"):
+        engine._blocks = engine.Run.blocks
+    blocks = engine._blocks
+
+    def slow(self):
+        for block in blocks(self):
+            yield block
+            time.sleep(pause * (self.index >= 2))  # runs 0 and 2 are one worker's, 1 and 3 the other's
+
+    engine.Run.blocks = slow
+
+
+@pytest.mark.chaos
+def test_sweep__handed_out_again_beside_its_stragglers(stored, monkeypatch):
+    """Attempts are lost whose tasks go on for a second, while the second attempt and the next sweeps overtake them."""
+    monkeypatch.setattr(engine, "RETRY_SECONDS", 0.0)
+    hand_out, times = engine.Cluster._map, Counter()
+
+    def lose_some(self, *args):
+        times["attempts"] += 1
+        if times["attempts"] % 3 != 0:
+            return hand_out(self, *args)
+        times["lost"] += 1
+
+        def lose(_layer):
+            time.sleep(0.1)  # the tasks have begun
+            raise FutureCancelledError("cehm-run", "scheduler-connection-lost")
+
+        self.client.run(slow_from_now, 0.04)
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(self.client, "gather", lose)
+                return hand_out(self, *args)
+        finally:
+            self.client.run(slow_from_now, 0.0)
+
+    monkeypatch.setattr(engine.Cluster, "_map", lose_some)
+    params = Params(3, variant="released", max_iter=4)
+    with worker_processes(threads=2) as (_, client):
+        found = cluster(as_labels(stored), params, 0, Where(client=client, block_rows=64))
+    assert times["lost"] >= 4
+    assert_as_on_threads(found, stored, params)
+
+
+def test_sweep__scheduler_lost_for_good(stored, many_runs):
+    words = r"the cluster was lost \(no answer from its scheduler .*\); the same command goes on from here"
+    with worker_processes(1) as (_, client):
+        close = threading.Thread(target=client.close)
+        lost = Disturbed(close.start, {2})
+        with pytest.raises(ClusterError, match=words):
+            cluster(as_labels(stored), PARAMS, 0, Where(client=client, block_rows=64), progress=lost)
+    close.join()
