@@ -21,6 +21,7 @@ from cehm_dask.data.synth import Synth
 from cehm_dask.engine import budget
 from cehm_dask.engine import sweep as engine
 from cehm_dask.engine.budget import make_budget
+from cehm_dask.engine.dask import share_out
 from cehm_dask.errors import BudgetError, BusyError, StoreError
 from cehm_dask.job import Where, cluster
 from cehm_dask.method import diffusion, rounds
@@ -103,7 +104,7 @@ def test_same_labels__any_chunk_block_budget_and_foresight(
 def runs(request, monkeypatch):
     """Few rows are one run a worker; as many as of large data are summed in several layers, orders fetched apart."""
     if request.param == "many runs":
-        monkeypatch.setattr(budget, "CLUSTER_RUN_WORK", 1)
+        monkeypatch.setattr(budget, "DASK_SPAN_WORK", 1)
         monkeypatch.setattr(engine, "FAN_IN", 2)
         monkeypatch.setattr(engine, "SMALL_ORDERS", 0)
 
@@ -363,7 +364,7 @@ def test_budget__runs_cover_all_rows_aligned_and_terms_add_up(n_samples, align, 
 
     shape = Shape(n_samples, 30, 900, align // 2 or None, align)
     budget = make_budget(shape, problems, allowed=2 << 40, threads=threads, workers=workers)
-    edges = budget.run_edges
+    edges = budget.span_edges
     assert edges[0] == 0
     assert edges[-1] == n_samples
     assert list(edges) == sorted(set(edges))
@@ -371,12 +372,12 @@ def test_budget__runs_cover_all_rows_aligned_and_terms_add_up(n_samples, align, 
     assert budget.projected <= budget.allowed
     assert budget.keep_state
     # What is to be kept has room wherever its run may be at home; else a worker would make it anew in every sweep.
-    homes = engine.share_out({}, range(len(edges) - 1), [f"worker {i}" for i in range(workers or 1)])
+    homes = share_out({}, range(len(edges) - 1), [f"worker {i}" for i in range(workers or 1)])
     rows = Counter()
     for run, home in homes.items():
         rows[home] += edges[run + 1] - edges[run]
     a_row = budget.state_bytes_a_row + (budget.label_bytes_a_row if budget.keep_labels else 0)
-    assert max(rows.values()) * a_row <= budget.resident_bytes
+    assert max(rows.values()) * a_row <= budget.cached_bytes
     hands = (workers or 1) * threads
     assert len(edges) - 1 >= hands or n_samples < hands * (1 << 18)
 
@@ -393,7 +394,7 @@ url, output, memory = sys.argv[1:]
 labels = as_labels(url)
 roomy = budget_of(labels, Params(10), (10,), Where(memory="8GiB", output=output))
 if memory == "tight":
-    memory = roomy.projected - roomy.resident_bytes + (1 << 20)
+    memory = roomy.projected - roomy.cached_bytes + (1 << 20)
 outcome = cluster(labels, Params(10), 0, Where(memory=memory, output=output))
 budget = outcome.budget
 print(json.dumps([peak_bytes(), budget.projected, budget.allowed, budget.keep_state, budget.keep_labels]))

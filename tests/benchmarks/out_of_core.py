@@ -25,10 +25,12 @@ from cehm_dask.engine.budget import make_budget
 from cehm_dask.engine.sweep import Engine
 from cehm_dask.job import Where, budget_of, cluster
 from cehm_dask.machine import this_machine
+from cehm_dask.method.cut import EVERY_ROW
 from cehm_dask.method.intersections import hyperedges_of, intersections
+from cehm_dask.method.orders import Assign, Order, combine
 from cehm_dask.method.params import Params
 from cehm_dask.method.problem import Problem
-from cehm_dask.method.rounds import EVERY_ROW, Order, advance, combine
+from cehm_dask.method.rounds import advance
 from tests.benchmarks.timing import best_of, watched
 
 K = 10
@@ -64,10 +66,10 @@ class Sweeps:
 
     def bare(self, share: slice) -> None:
         """The work of a sweep on some of its runs, with nobody to hand it out."""
-        self._round(lambda order: combine([advance(run, [order]) for run in self.engine.runs[share]]))
+        self._round(lambda order: combine([advance(span, [order]) for span in self.engine.spans[share]]))
 
     def _round(self, work: Callable[[Order], Any]) -> None:
-        order = self.problem.order(cut=EVERY_ROW)
+        order = self.problem.order(Assign, cut=EVERY_ROW)
         work(order)
         # The next one is another round, with weights that workers have not seen.
         self.problem.step += 1
