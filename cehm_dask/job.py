@@ -91,7 +91,7 @@ def budget_of(labels: Labels, params: Params, ks: Sequence[int], where: Where) -
     )
 
 
-def cluster(
+def find_consensus(
     labels: Labels,
     params: Params,
     seed: int,

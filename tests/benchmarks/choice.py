@@ -247,7 +247,7 @@ class Stored:
         job.budget_of = lambda *args: replace(settle(*args), keep_labels=False)
         begin, work_before = time.perf_counter(), time.process_time()
         try:
-            outcome = job.cluster(
+            outcome = job.find_consensus(
                 as_labels(str(self.url)), Params(ks[0], variant="released", restarts=restarts), 0, where, ks=ks
             )
         finally:

@@ -18,7 +18,7 @@ from cehm_dask.engine.span import Span
 from cehm_dask.engine.task import fold
 from cehm_dask.engine.threads import Threads
 from cehm_dask.errors import ClusterError
-from cehm_dask.job import Where, cluster
+from cehm_dask.job import Where, find_consensus
 from cehm_dask.method import diffusion
 from cehm_dask.method.params import Params
 from cehm_dask.method.problem import Problem
@@ -127,7 +127,7 @@ def many_runs(monkeypatch):
 
 
 def assert_as_on_threads(found, stored, params):
-    wanted = cluster(as_labels(stored), params, 0, Where(threads=1))
+    wanted = find_consensus(as_labels(stored), params, 0, Where(threads=1))
     np.testing.assert_array_equal(found.labels, wanted.labels)
     np.testing.assert_array_equal(found.margin, wanted.margin)
     np.testing.assert_array_equal(found.confidence, wanted.confidence)
@@ -176,7 +176,7 @@ def test_sweep__handed_out_again_beside_its_stragglers(stored, monkeypatch):
     monkeypatch.setattr(DaskWorkers, "_sweep", lose_some)
     params = Params(3, variant="released", max_iter=4)
     with worker_processes(threads=2) as (_, client):
-        found = cluster(as_labels(stored), params, 0, Where(client=client, block_rows=64))
+        found = find_consensus(as_labels(stored), params, 0, Where(client=client, block_rows=64))
     assert times["lost"] >= 4
     assert_as_on_threads(found, stored, params)
 
@@ -187,5 +187,5 @@ def test_sweep__scheduler_lost_for_good(stored, many_runs):
         close = threading.Thread(target=client.close)
         lost = Disturbed(close.start, {2})
         with pytest.raises(ClusterError, match=words):
-            cluster(as_labels(stored), PARAMS, 0, Where(client=client, block_rows=64), progress=lost)
+            find_consensus(as_labels(stored), PARAMS, 0, Where(client=client, block_rows=64), progress=lost)
     close.join()
