@@ -18,7 +18,7 @@ from cehm_dask.data.consensus_store import ConsensusStore, open_consensus
 from cehm_dask.data.ingest import ingest
 from cehm_dask.data.labels import as_labels
 from cehm_dask.data.synth import Synth
-from cehm_dask.engine import budget
+from cehm_dask.engine import budget, dask
 from cehm_dask.engine import sweep as engine
 from cehm_dask.engine.budget import make_budget
 from cehm_dask.engine.dask import share_out
@@ -105,8 +105,8 @@ def runs(request, monkeypatch):
     """Few rows are one run a worker; as many as of large data are summed in several layers, orders fetched apart."""
     if request.param == "many runs":
         monkeypatch.setattr(budget, "DASK_SPAN_WORK", 1)
-        monkeypatch.setattr(engine, "FAN_IN", 2)
-        monkeypatch.setattr(engine, "SMALL_ORDERS", 0)
+        monkeypatch.setattr(dask, "FAN_IN", 2)
+        monkeypatch.setattr(dask, "SMALL_ARGUMENTS", 0)
 
 
 def test_same_labels__two_processes(ensemble, wanted, two_processes, tmp_path, runs):
@@ -177,7 +177,8 @@ def save_and_die(self, *args):
         timer.start()
 
 ConsensusStore.save_checkpoint = save_and_die
-job.find_consensus(as_labels(ensemble), Params(10, variant="released", restarts=2), 0, job.Where(output=output, block_rows=50))
+params, where = Params(10, variant="released", restarts=2), job.Where(output=output, block_rows=50)
+job.find_consensus(as_labels(ensemble), params, 0, where)
 """
 
 

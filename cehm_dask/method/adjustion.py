@@ -56,8 +56,7 @@ def _round(
 ) -> Generator[Order, Answer, None]:
     """Every sample to the cluster it belongs to most by these weights."""
     drift = problem.drift(weights) if pass_over else None
-    plain = weights if basis is None else problem.belonging_weights()
-    loss = loss_of(problem.belonging, plain, problem.counts, problem.hyperedges)
+    loss = loss_of(problem.belonging, problem.counts, problem.hyperedges)
     problem.set_weights(weights)
     answer = yield problem.order(Assign, cut=EVERY_ROW, passing=None if drift is None else Passing(drift))
     problem.accept(answer, EVERY_ROW, basis)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from cehm_dask.data.consensus_store import ResultWriter
 from cehm_dask.engine.span import Span
+from cehm_dask.method.belonging import BELONGINGS
 from cehm_dask.method.orders import Read
 from cehm_dask.method.rounds import Harvest, harvest_blocks
 
@@ -41,13 +42,18 @@ def fill(span: Span, order: Read, found: Harvest) -> int:
     return 0
 
 
-def margin_units(margin: NDArray[np.float64], belonging: str | None) -> int:
+def unit_of(belonging: str) -> int:
+    """In how many parts a margin of 1 is summed."""
+    return 1 if BELONGINGS[belonging].whole else SHARE_UNIT
+
+
+def margin_units(margin: NDArray[np.float64], belonging: str) -> int:
     """Sum of margins in whole units; margins of plain counts are whole as they are.
 
     Exact whatever the number of rows: thirty members that all agree on 8·10⁷ rows are more units than int64 holds, so
     blocks are summed in two halves of 32 bits, and the blocks in Python's own integers.
     """
-    unit = 1 if belonging == "count" else SHARE_UNIT
+    unit = unit_of(belonging)
     total = 0
     for start in range(0, len(margin), SUMMED_ROWS):
         units = np.rint(margin[start : start + SUMMED_ROWS] * unit).astype(np.uint64)

@@ -18,7 +18,7 @@ from cehm_dask.method import kernels
 from cehm_dask.method.agreement import nmi
 from cehm_dask.method.orders import Read
 from cehm_dask.method.problem import Problem
-from cehm_dask.method.result import SHARE_UNIT, margin_units
+from cehm_dask.method.result import margin_units, unit_of
 from cehm_dask.method.rounds import harvest_together
 
 MOST_PAIRS = 45
@@ -42,8 +42,7 @@ class Survey:
 
 def mean_margin(units: int, problem: Problem) -> float:
     """Mean over the samples that some member says something about."""
-    unit = 1 if problem.params.belonging == "count" else SHARE_UNIT
-    return units / unit / problem.hyperedges.n_speaking / problem.hyperedges.n_members
+    return units / unit_of(problem.belonging) / problem.hyperedges.n_speaking / problem.hyperedges.n_members
 
 
 def survey(engine: Engine, problems: Sequence[Problem]) -> Survey:
