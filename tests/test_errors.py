@@ -518,5 +518,7 @@ def test_systemd__restarts_after_what_may_succeed():
 
 
 def test_docs__have_the_same_codes():
-    table = re.findall(r"^\| (\d) \| .+ \| (yes|no)?[^|]*\|$", (ROOT / "docs" / "exit-codes.md").read_text(), re.MULTILINE)
+    table = re.findall(
+        r"^\| (\d) \| .+ \| (yes|no)?[^|]*\|$", (ROOT / "docs" / "exit-codes.md").read_text(), re.MULTILINE
+    )
     assert dict(table) == {str(code): {0: ""}.get(code, "yes" if code in RETRYABLE else "no") for code in range(8)}
