@@ -24,7 +24,7 @@ from cehm_dask.data.ingest import label_blocks
 from cehm_dask.data.labels import Labels, as_labels, relabel
 from cehm_dask.engine.sweep import Engine
 from cehm_dask.errors import InputError, StoreError
-from cehm_dask.job import Where, cluster
+from cehm_dask.job import Where, find_consensus
 from cehm_dask.method import kernels
 from cehm_dask.method.confidence import Gauge, evidence, exponents
 from cehm_dask.method.consensus import Progress
@@ -204,7 +204,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             overwrite=overwrite,
         )
         follow = None if record is None else partial(_recorded, record)
-        outcome = cluster(labels, params, seed, where, ks=ks, auto=auto, record=follow, progress=progress)
+        outcome = find_consensus(labels, params, seed, where, ks=ks, auto=auto, record=follow, progress=progress)
         result, problem = outcome.consensus, outcome.consensus.chosen.problem
         self.labels_ = outcome.labels
         self.margin_ = outcome.margin

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from cehm_dask.data.ensemble_store import Ensemble
 from cehm_dask.data.labels import Codes, Labels
 from cehm_dask.engine.budget import MOST_COUNTED
-from cehm_dask.engine.sweep import Engine, Run
+from cehm_dask.engine.span import Span
+from cehm_dask.engine.sweep import Engine
 from cehm_dask.errors import StoreError
 from cehm_dask.method import kernels
 
@@ -78,23 +79,23 @@ class Hyperedges:
 Tally = tuple[NDArray[Any], int, list[Codes]]
 
 
-def _count(run: Run, sample: NDArray[np.int64]) -> Tally:
-    table = np.zeros((run.n_slots, run.n_slots), np.int32)
+def _count(span: Span, sample: NDArray[np.int64]) -> Tally:
+    table = np.zeros((span.n_slots, span.n_slots), np.int32)
     earlier: NDArray[np.int64] | int = 0
     counted = silent = 0
     sampled: list[Codes] = []
-    for block in run.blocks():
+    for block in span.blocks():
         counted += block.n_rows
         if counted > MOST_COUNTED:
             # int32 counts twice as fast, and is moved over before it could overflow.
             earlier = earlier + table.astype(np.int64)
             table[:] = 0
             counted = block.n_rows
-        first, last = np.searchsorted(sample, [block.first_row, block.first_row + block.n_rows])
+        first, last = np.searchsorted(sample, [block.start, block.stop])
         if last > first:
-            sampled.append(block.codes[sample[first:last] - block.first_row])
-        kernels.intersections(block.codes, run.offsets, table)
-        if run.labels.silent:
+            sampled.append(block.codes[sample[first:last] - block.start])
+        kernels.intersections(block.codes, span.offsets, table)
+        if span.labels.silent:
             silent += int(np.count_nonzero(~block.codes.any(axis=1)))
     return table if isinstance(earlier, int) else earlier + table, silent, sampled
 

@@ -6,7 +6,6 @@ kept.
 
 import warnings
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from cehm_dask.data.features import Features, FeatureWarning, Scaling, as_features, fit_scaling
 from cehm_dask.data.labels import Labels
+from cehm_dask.engine.sweep import workers
 from cehm_dask.errors import InputError, MissingExtraError
 from cehm_dask.machine import this_machine
 
@@ -64,7 +64,7 @@ def pick(read: Callable[[int, int], NDArray[Any]], rows: NDArray[np.int64], n_sa
 
 def _feature_plane(features: Features, rows: NDArray[np.int64]) -> Plane:
     """Main axes of all rows, the sampled rows along them."""
-    with warnings.catch_warnings(), ThreadPoolExecutor(this_machine(None).threads) as pool:
+    with warnings.catch_warnings(), workers(this_machine(None).threads) as pool:
         # Whoever made the members was told of constant columns.
         warnings.simplefilter("ignore", FeatureWarning)
         scaling = fit_scaling(features, "standard", pool, impute="mean")

@@ -23,13 +23,14 @@ from cehm_dask.data.files import absolute, is_url, open_npy
 from cehm_dask.data.labels import Codes, Labels, Source, as_labels
 from cehm_dask.data.tables import Parquet, Table, is_table, open_table
 from cehm_dask.engine.budget import make_budget
-from cehm_dask.engine.sweep import Engine, Run
+from cehm_dask.engine.span import Span
+from cehm_dask.engine.sweep import Engine
 from cehm_dask.errors import InputError, NotFoundError, StoreError
 from cehm_dask.job import Where, machine_of
 from cehm_dask.method import kernels
 from cehm_dask.method.agreement import scores
 from cehm_dask.method.params import MAX_CLUSTERS
-from cehm_dask.method.rounds import EVERY_ROW
+from cehm_dask.method.state import EVERYTHING
 
 STEP_ROWS = 1 << 17
 """Rows counted in one go."""
@@ -359,18 +360,18 @@ class Tally:
         return replace(self, names=names, table=table, classes=place[self.classes].astype(np.int64))
 
 
-def _count(run: Run, url: str, seal: str, truth: Truth) -> Tally:
-    """Tables of one run of rows."""
+def _count(span: Span, url: str, seal: str, truth: Truth) -> Tally:
+    """Tables of one span."""
     margins = open_consensus(url, seal).array("margin")
     parts: list[Tally] = []
-    for start in range(run.first_row, run.last_row, STEP_ROWS):
-        stop = min(start + STEP_ROWS, run.last_row)
-        part = _count_block(run, start, run.labels.read(start, stop), truth.read(start, stop), margins)
+    for start in range(span.start, span.stop, STEP_ROWS):
+        stop = min(start + STEP_ROWS, span.stop)
+        part = _count_block(span, start, span.labels.read(start, stop), truth.read(start, stop), margins)
         parts = [_add([*parts, part])]
     return parts[0]
 
 
-def _count_block(run: Run, start: int, codes: Codes, classes: Any, margins: Any) -> Tally:
+def _count_block(span: Span, start: int, codes: Codes, classes: Any, margins: Any) -> Tally:
     names, found = encoded(classes, start)
     order = np.argsort(names)
     found = np.append(np.argsort(order), -1)[found]
@@ -378,16 +379,15 @@ def _count_block(run: Run, start: int, codes: Codes, classes: Any, margins: Any)
         _refuse_classes(len(names))
     counted = found >= 0
     assignment = np.where(counted, np.int16(kernels.UNASSIGNED), np.int16(kernels.SILENT))
-    table = np.zeros((run.n_slots, len(names)), np.int64)
-    everything = (np.uint64(EVERY_ROW.key), np.int64(0), np.int64(EVERY_ROW.last_row))
+    table = np.zeros((span.n_slots, len(names)), np.int64)
     keys = np.zeros(len(codes), np.uint64)
     # The classes stand where clusters stand in a round: C = HᵀA, counted by the same loop.
-    kernels.assign(codes, run.offsets, found.astype(np.int16), keys, *everything, assignment, table)
+    kernels.assign(codes, span.offsets, found.astype(np.int16), keys, *EVERYTHING, assignment, table)
     clusters = codes[:, 0].astype(np.int64) - 1
     both = counted & (clusters >= 0)
     key = np.asarray(margins[start : start + len(codes)])[both].view(np.uint32).astype(np.int64) >> MARGIN_SHIFT
     places, counts = np.unique(
-        (key * run.labels.widths[0] + clusters[both]) * max(1, len(names)) + found[both], return_counts=True
+        (key * span.labels.widths[0] + clusters[both]) * max(1, len(names)) + found[both], return_counts=True
     )
     silent, unknown = np.count_nonzero(clusters < 0), np.count_nonzero(~counted)
     place, klass = np.divmod(places, max(1, len(names)))
