@@ -1,6 +1,6 @@
 """``ClusterEnsemble``: features in, consensus out, by scikit-learn's conventions.
 
-The other door beside ``CEHM``, for users who have features and no base labels: makes the members, then their
+Beside ``CEHM``, for users who have features and no base labels: makes the members, then their
 consensus, and keeps the fitted members so that new rows can be labelled. Saved without pickle.
 """
 
@@ -58,8 +58,8 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         Dimensions of a random projection that each member sees.
     bootstrap : bool, default False
         Whether members are fitted on rows drawn with repetition.
-    impute : {None, "mean"}
-        What to do about values that are not finite; None: refuse them.
+    impute : str, optional
+        What to do about values that are not finite: "mean" replaces them; None refuses them.
     variant, tries, restarts, choose, max_iter
         Of the consensus, as in :class:`CEHM`.
     random_state : int, RandomState or None
@@ -132,7 +132,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         X : (n_samples, n_features) numbers, dask array, data frame, sparse matrix, path or URL
         y : ignored
         progress : callable (Event), optional
-            Told of every finished round of the consensus.
+            Called with every finished round of the consensus.
         """
         if isinstance(self.n_clusters, str) and self.n_clusters != "auto":
             raise InputTypeError(f"n_clusters={self.n_clusters!r}: expected a whole number, or 'auto'")
@@ -227,7 +227,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         try:
             model = cls(**facts["parameters"])
         except TypeError as error:
-            raise StoreError(f"store {url}: parameters of another version ({error}); make it anew") from error
+            raise StoreError(f"store {url}: parameters of another version ({error}); create it again") from error
         edges = np.cumsum([0, *arrays["centres_of"].tolist()])
         parts: Sequence[slice] = [slice(a, b) for a, b in pairwise(edges)]
         members: tuple[Member, ...] = tuple(
@@ -248,7 +248,7 @@ def _refuse_misfits(url: str, arrays: Mapping[str, NDArray[Any]], facts: Mapping
     consensus = ("counts", "weights", "lead", "correlation", "values", "values_of")
     needed = {"columns", "centre", "spread", "slopes", "intercepts", "names", "centres_of"}
     if missing := sorted({*needed, *(f"consensus_{name}" for name in consensus)} - arrays.keys()):
-        raise StoreError(f"store {url}: lacks {', '.join(missing)}; make it anew")
+        raise StoreError(f"store {url}: lacks {', '.join(missing)}; create it again")
     require(url, facts, {"parameters": dict, "members": list, "n_features": int})
     columns, names, centres_of = arrays["columns"], arrays["names"], arrays["centres_of"]
     features, centres = columns.size, int(centres_of.sum())
@@ -263,4 +263,4 @@ def _refuse_misfits(url: str, arrays: Mapping[str, NDArray[Any]], facts: Mapping
     if not wrong and (centres_of.min() < 1 or names.min() < 0 or columns.min() < 0):
         wrong = ["centres_of, names or columns"]
     if wrong or columns.max() >= facts["n_features"]:
-        raise StoreError(f"store {url}: {', '.join(wrong) or 'columns'} do not fit: edited or damaged; make it anew")
+        raise StoreError(f"store {url}: {', '.join(wrong) or 'columns'} do not fit: edited or damaged; create it again")

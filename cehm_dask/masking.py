@@ -247,7 +247,7 @@ def _reader_there() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError as error:  # told apart from a connection that breaks
-        raise ReaderGoneError("nobody reads what is printed") from error
+        raise ReaderGoneError("the reader of the output has gone") from error
 
 
 @contextmanager

@@ -374,7 +374,7 @@ def test_budget__runs_cover_all_rows_aligned_and_terms_add_up(n_samples, align, 
     assert all(edge % align == 0 for edge in edges[:-1])
     assert budget.projected <= budget.allowed
     assert budget.keep_state
-    # What is to be kept has room wherever its run may be at home; else a worker would make it anew in every sweep.
+    # What is to be kept has room wherever its run may be at home; else a worker would create it again in every sweep.
     homes = share_out({}, range(len(edges) - 1), [f"worker {i}" for i in range(workers or 1)])
     rows = Counter()
     for run, home in homes.items():

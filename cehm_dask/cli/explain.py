@@ -33,7 +33,7 @@ class Terminal(Console):
         )
 
     def on_broken_pipe(self) -> None:
-        raise ReaderGoneError("nobody reads what is printed")
+        raise ReaderGoneError("the reader of the output has gone")
 
 
 class Commands(click.Group):
@@ -111,7 +111,7 @@ def explained(command: Callable[..., None]) -> Callable[..., None]:
                 sys.exit(INTERRUPTED)
             except KeyboardInterrupt:
                 where = "" if command.__name__ in ("run", "demo") else "with an output that ends in .zarr, "
-                say(logging.WARNING, "", f"interrupted; {where}the same command goes on from here")
+                say(logging.WARNING, "", f"interrupted; {where}the same command resumes from here")
                 sys.exit(INTERRUPTED)
             except click.ClickException:
                 raise
@@ -125,7 +125,7 @@ def explained(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _look_away() -> None:
-    """Send what is still to be printed nowhere: whoever read it has gone, as ``head`` does."""
+    """Discard what is still to be printed: its reader has gone, as ``head`` does."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for stream in (sys.stdout, sys.stderr):
@@ -133,14 +133,14 @@ def _look_away() -> None:
 
 
 class TextLines(logging.Formatter):
-    """One masked line a log record."""
+    """One masked line per log record."""
 
     def format(self, record: logging.LogRecord) -> str:
         return masked(super().format(record))
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a log record, its values masked."""
+    """One JSON object per log record, its values masked."""
 
     def format(self, record: logging.LogRecord) -> str:
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")

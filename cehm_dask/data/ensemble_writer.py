@@ -51,7 +51,7 @@ class EnsembleWriter:
     url: str
     """Where it is written."""
     target: str
-    """Where it stands once it is whole."""
+    """Where it is once it is whole."""
     n_samples: int
     widths: tuple[int, ...]
     chunk_rows: int
@@ -136,7 +136,7 @@ def shape_of_chunks(n_samples: int, n_members: int, itemsize: int, chunk_rows: i
 def sole_writer(url: str, *, overwrite: bool) -> Iterator[None]:
     """Keep other processes from writing an ensemble to the same place meanwhile; refuse one that stays as it is."""
     refuse_foreign(url, KIND)
-    # Before the lock, which would leave traces beside a store that is only looked at; and again once nobody else can.
+    # Before the lock, which would leave traces beside a store that is only looked at; and again once no other run can.
     _refuse_finished(url, overwrite)
     with Writing(url).held():
         _refuse_finished(url, overwrite)
@@ -144,7 +144,7 @@ def sole_writer(url: str, *, overwrite: bool) -> Iterator[None]:
 
 
 def _refuse_finished(url: str, overwrite: bool) -> None:
-    """An error if there is an ensemble that no run can go on with, and that may not be replaced."""
+    """An error if there is an ensemble that no run can resume, and that may not be replaced."""
     if not overwrite and kind_of(url) is not None:
         _refuse_existing(url, read_facts(url).get("identity"))
 

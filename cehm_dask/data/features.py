@@ -1,6 +1,6 @@
 """Features in any accepted form → row blocks of scaled float32.
 
-First stage of the flow for users who bring features rather than base labels: numpy arrays, .npy (mapped), Zarr,
+First stage of the flow for users who have features rather than base labels: numpy arrays, .npy (mapped), Zarr,
 .parquet, .csv, dask arrays and data frames, scipy sparse rows; local or in an object store. One pass finds each
 column's extremes, mean and spread; from then on a block is read, scaled and handed over. Statistics are summed
 over blocks of a fixed number of rows, counted from row 0, so no chunking of the source can change a bit of them.

@@ -198,7 +198,7 @@ class Parquet(Table):
             # Arrow's own errors about content carry no number of the operating system.
             if isinstance(error, OSError) and (error.errno is not None or isinstance(error, FileNotFoundError)):
                 raise
-            raise InputError(f"{file}: no Parquet file, or a damaged one ({error}): make it anew") from error
+            raise InputError(f"{file}: no Parquet file, or a damaged one ({error}): create it again") from error
 
 
 def is_table(path: str) -> bool:

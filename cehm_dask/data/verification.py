@@ -20,7 +20,7 @@ from cehm_dask.data.seals import digest_of, seal_of
 from cehm_dask.errors import CehmError, StoreError
 
 Tell = Callable[[int], None]
-"""Told the bytes that were read."""
+"""Called with the bytes that were read."""
 
 
 @dataclass

@@ -76,7 +76,7 @@ class DaskWorkers:
 
     def _gone(self) -> ClusterError:
         return ClusterError(
-            f"the cluster was lost (no answer from its scheduler {self._address}); the same command goes on from here"
+            f"the cluster was lost (no answer from its scheduler {self._address}); the same command resumes from here"
         )
 
     def _sweep(

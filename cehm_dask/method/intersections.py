@@ -130,14 +130,15 @@ def check_table(labels: Labels, table: NDArray[np.int64], n_silent: int) -> None
     n, slots = labels.n_samples, labels.n_slots
     if table.shape != (slots, slots) or table.dtype.kind != "i":
         raise StoreError(
-            f"intersections have shape {table.shape} and dtype {table.dtype}, expected {slots} × {slots}; start anew"
+            f"intersections have shape {table.shape} and dtype {table.dtype}, expected {slots} × {slots}; "
+            "start again with --overwrite"
         )
     sizes = table.diagonal()
     of_members = np.add.reduceat(sizes, labels.offsets.astype(np.intp))
     if table.min() < 0 or table.max() > n or (of_members != n).any() or (table != table.T).any():
-        raise StoreError(f"intersections are not those of {n} samples: start anew with --overwrite")
+        raise StoreError(f"intersections are not those of {n} samples: start again with --overwrite")
     if not 0 <= n_silent <= n:
-        raise StoreError(f"intersections: {n_silent} of {n} samples without a label; start anew")
+        raise StoreError(f"intersections: {n_silent} of {n} samples without a label; start again with --overwrite")
     if isinstance(labels.source, Ensemble):
         counted = np.delete(sizes, labels.offsets.astype(np.intp))
         if wrong := int(np.count_nonzero(counted != labels.source.sizes)):

@@ -48,7 +48,7 @@ def _jit(kernel: Callable[..., Any]) -> Any:
     try:
         return _jit_cached(kernel)
     except RuntimeError as error:  # "no locator available"
-        log.info("kernel %s is compiled anew in every process (%s); set NUMBA_CACHE_DIR", kernel.__name__, error)
+        log.info("kernel %s is compiled again in every process (%s); set NUMBA_CACHE_DIR", kernel.__name__, error)
         return _jit_anew(kernel)
 
 

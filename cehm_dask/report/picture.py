@@ -23,7 +23,7 @@ BLOCK_ROWS = 1 << 16
 
 @dataclass(frozen=True, eq=False)
 class Plane:
-    """Two coordinates a sampled row, and what the axes are."""
+    """Two coordinates per sampled row, and what the axes are."""
 
     coordinates: NDArray[np.float64]
     axes: str
@@ -32,7 +32,7 @@ class Plane:
 def plane_of(
     rows: NDArray[np.int64], n_samples: int, *, coordinates: Any, features: Any, labels: Labels | None
 ) -> Plane | None:
-    """Where to draw the sampled rows; None if nothing was given to tell."""
+    """Where to draw the sampled rows; None if no source was given."""
     if coordinates is not None:
         given = as_features(coordinates)
         check_rows("coordinates", given.n_samples, n_samples)
@@ -65,7 +65,7 @@ def pick(read: Callable[[int, int], NDArray[Any]], rows: NDArray[np.int64], n_sa
 def _feature_plane(features: Features, rows: NDArray[np.int64]) -> Plane:
     """Main axes of all rows, the sampled rows along them."""
     with warnings.catch_warnings(), workers(this_machine(None).threads) as pool:
-        # Whoever made the members was told of constant columns.
+        # The warning about constant columns was given when the members were made.
         warnings.simplefilter("ignore", FeatureWarning)
         scaling = fit_scaling(features, "standard", pool, impute="mean")
 

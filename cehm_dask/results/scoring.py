@@ -42,7 +42,7 @@ MOST_CELLS = 10_000
 """Clusters times classes up to which the table itself is given."""
 
 MARGIN_SHIFT = 16
-"""Bits of a float32 margin that are dropped to tell the more certain half: margins a hundredth apart stay apart."""
+"""Bits of a float32 margin that are dropped to find the more certain half: margins a hundredth apart stay apart."""
 
 Int = NDArray[np.int64]
 
@@ -78,7 +78,7 @@ def evaluate(
         the members), margin (its mean), stability (between candidates or restarts; None where there was one). With
         truth: n_scored, n_unknown, n_classes, scores (see :func:`evaluation.scores`), certain_half (the same for the
         samples of highest margin, at least half of all), classes and contingency (clusters × classes; up to 10,000
-        cells) and, with an ensemble, members (one a member) and members_mean.
+        cells) and, with an ensemble, members (one per member) and members_mean.
     """
     stored = open_consensus(os.fspath(consensus))
     found = _recorded(stored.facts)
@@ -215,7 +215,7 @@ class FileTruth:
     def _array(self) -> Any:
         array = open_npy(self.path, "truth") if self.path.endswith(".npy") else open_array(self.path, "known classes")
         if len(array.shape) != 1:
-            raise InputError(f"truth {self.path} has shape {tuple(array.shape)}: expected one class a sample")
+            raise InputError(f"truth {self.path} has shape {tuple(array.shape)}: expected one class per sample")
         return array
 
     def __getstate__(self) -> dict[str, Any]:
@@ -256,7 +256,7 @@ def as_truth(truth: Any, n_samples: int, column: str | None = None) -> Truth:
     known = _open(os.fspath(truth), column) if isinstance(truth, str | os.PathLike) else _held(truth)
     if known.n_rows != n_samples:
         raise InputError(
-            f"truth has {known.n_rows} rows, the consensus {n_samples}: give one class a sample, in the same order"
+            f"truth has {known.n_rows} rows, the consensus {n_samples}: give one class per sample, in the same order"
         )
     return known
 
@@ -265,7 +265,7 @@ def _held(truth: Any) -> Truth:
     if isinstance(truth, list | tuple):
         truth = np.asarray(truth)
     if len(truth.shape) != 1:
-        raise InputError(f"truth has shape {tuple(truth.shape)}: expected one class a sample")
+        raise InputError(f"truth has shape {tuple(truth.shape)}: expected one class per sample")
     return ArrayTruth(truth.to_numpy() if hasattr(truth, "to_numpy") else truth)
 
 
@@ -381,7 +381,7 @@ def _count_block(span: Span, start: int, codes: Codes, classes: Any, margins: An
     assignment = np.where(counted, np.int16(kernels.UNASSIGNED), np.int16(kernels.SILENT))
     table = np.zeros((span.n_slots, len(names)), np.int64)
     keys = np.zeros(len(codes), np.uint64)
-    # The classes stand where clusters stand in a round: C = HᵀA, counted by the same loop.
+    # The classes take the place of the clusters in a round: C = HᵀA, counted by the same loop.
     kernels.assign(codes, span.offsets, found.astype(np.int16), keys, *EVERYTHING, assignment, table)
     clusters = codes[:, 0].astype(np.int64) - 1
     both = counted & (clusters >= 0)

@@ -534,7 +534,7 @@ def model(tmp_path):
 def test_model__whose_parts_do_not_fit_is_refused(model, name, change):
     array = change(zarr.open_array(f"{model}/{name}", mode="r")[...])
     zarr.create_array(f"{model}/{name}", data=array, overwrite=True)
-    with pytest.raises(StoreError, match="make it anew"):
+    with pytest.raises(StoreError, match="create it again"):
         ClusterEnsemble.load(model)
 
 
@@ -575,7 +575,7 @@ def test_predict__attributes_that_do_not_fit_are_refused(tmp_path, changes):
 def test_predict__absent_attributes_are_named(tmp_path, name):
     url = fitted_consensus(tmp_path)
     edit_facts(url, drop=[name])
-    with pytest.raises(StoreError, match=r"make it anew|make the store anew"):
+    with pytest.raises(StoreError, match=r"create it again|create the store again"):
         CEHM.load(url)
 
 

@@ -182,7 +182,7 @@ def test_sweep__handed_out_again_beside_its_stragglers(stored, monkeypatch):
 
 
 def test_sweep__scheduler_lost_for_good(stored, many_runs):
-    words = r"the cluster was lost \(no answer from its scheduler .*\); the same command goes on from here"
+    words = r"the cluster was lost \(no answer from its scheduler .*\); the same command resumes from here"
     with worker_processes(1) as (_, client):
         close = threading.Thread(target=client.close)
         lost = Disturbed(close.start, {2})
