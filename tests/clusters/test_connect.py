@@ -297,7 +297,7 @@ def test_check__says_what_there_is(folder, nothing_left):
 
 def test_memory__too_little_for_a_worker(folder, nothing_left):
     _, err = cehm("consensus", "labels.zarr", "--k", 5, "--cluster", processes(folder, memory="100MB"), code=3)
-    assert "memory=100MB a worker < 300 MiB that Python and the libraries take" in err
+    assert "memory=100MB a worker < 300.00 MiB that Python and the libraries take" in err
     with pytest.raises(BudgetError), connect(processes(folder, memory="100MB")):
         pass
 
