@@ -22,6 +22,7 @@ from cehm_dask.data.model_store import load_model, save_model
 from cehm_dask.engine.sweep import workers
 from cehm_dask.errors import InputError, InputTypeError, StoreError
 from cehm_dask.estimator import CEHM
+from cehm_dask.machine import cores
 from cehm_dask.members.fit import Labeller, Linear, Member, k_range, plan_members
 from cehm_dask.members.generate import label_all, make_labeller
 from cehm_dask.method.consensus import Progress
@@ -150,7 +151,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             projection=self.projection,
             bootstrap=self.bootstrap,
         )
-        with workers(len(os.sched_getaffinity(0))) as pool:
+        with workers(cores()) as pool:
             self._labeller, self.members_ = make_labeller(
                 features,
                 plans,
@@ -178,7 +179,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: Any) -> NDArray[np.int16]:
         """Cluster of new rows: the fitted members label them, then the consensus does."""
         features = self._fitting(X)
-        with workers(len(os.sched_getaffinity(0))) as pool:
+        with workers(cores()) as pool:
             return self.consensus_.predict(label_all(features, self._labeller, pool))
 
     def predict_blocks(self, X: Any) -> Iterator[Harvest]:

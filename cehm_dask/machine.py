@@ -3,25 +3,22 @@
 Beside the plan, which is pure arithmetic on these numbers.
 """
 
-import os
-import re
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from cehm_dask.errors import InputError
 from cehm_dask.masking import shown
 
 SHARE = 0.6
 """Of the memory that is free, or of a worker's limit, that a run takes unless told otherwise."""
-
-UNITS = {"": 1, "b": 1}
-for _power, _letter in enumerate("kmgt", start=1):
-    UNITS |= {_letter: 1000**_power, f"{_letter}b": 1000**_power, f"{_letter}ib": 1024**_power}
 
 
 @dataclass(frozen=True)
@@ -36,20 +33,24 @@ class Machine:
 
 
 def parse_bytes(text: str | int) -> int:
-    """Bytes of a size with a unit.
+    """Bytes of a size with a unit, as Dask reads it.
 
     >>> parse_bytes("2GiB"), parse_bytes("500 MB"), parse_bytes(1024)
     (2147483648, 500000000, 1024)
     """
+    from dask.utils import parse_bytes as parse
+
     if isinstance(text, int):
         return text
-    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([a-zA-Z]*)\s*", text)
-    if match is None or match[2].lower() not in UNITS:
+    try:
+        size = parse(text) if text.strip()[:1] in set("0123456789.") else -1
+    except (ValueError, OverflowError):  # OverflowError: 1e999
+        size = -1
+    if size < 0:
         raise InputError(f"memory={shown(text)}: expected a number with a unit, such as '2GiB' or '500MB'")
-    size = float(match[1]) * UNITS[match[2].lower()]
-    if not size < 1 << 63:
+    if size >= 1 << 63:
         raise InputError(f"memory={shown(text)}: more than any machine has; write a number such as '2GiB'")
-    return int(size)
+    return size
 
 
 def format_bytes(size: float) -> str:
@@ -58,18 +59,23 @@ def format_bytes(size: float) -> str:
     >>> format_bytes(2_500_000_000)
     '2.33 GiB'
     """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            break
-        size /= 1024
-    return f"{size:.0f} B" if unit == "B" else f"{size:.3g} {unit}"
+    from dask.utils import format_bytes as written
+
+    return str(written(int(size)))
+
+
+def cores() -> int:
+    """Cores that this process may use: of the machine, or of the container around it."""
+    from dask.system import cpu_count
+
+    return int(cpu_count())
 
 
 def this_machine(memory: str | int | None, threads: int | None = None) -> Machine:
     """This process and its threads."""
     taken = resident_bytes()
     allowed = parse_bytes(memory) if memory is not None else taken + int(SHARE * _free_bytes())
-    return Machine(None, threads or len(os.sched_getaffinity(0)), allowed, taken)
+    return Machine(None, threads or cores(), allowed, taken)
 
 
 def cluster_machine(client: Any, memory: str | int | None) -> Machine:
@@ -87,32 +93,45 @@ def cluster_machine(client: Any, memory: str | int | None) -> Machine:
 
 def resident_bytes() -> int:
     """Resident memory of this process."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    return int(psutil.Process().memory_info().rss)
 
 
 def _free_bytes() -> int:
     """Memory that can still be had: of the machine, or of the container around this process."""
-    free = next(
-        1024 * int(line.split()[1])
-        for line in Path("/proc/meminfo").read_text().splitlines()
-        if line.startswith("MemAvailable:")
-    )
-    limit, used = (Path("/sys/fs/cgroup") / name for name in ("memory.max", "memory.current"))
-    if limit.is_file() and used.is_file() and limit.read_text().strip() != "max":
-        free = min(free, int(limit.read_text()) - int(used.read_text()))
+    free = int(psutil.virtual_memory().available)
+    limit, used = (_linux_text(f"/sys/fs/cgroup/memory.{name}").strip() for name in ("max", "current"))
+    if limit.isdigit() and used.isdigit():
+        free = min(free, int(limit) - int(used))
     return max(0, free)
 
 
 def peak_bytes() -> int:
     """Largest resident memory that this process has had."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    # getrusage of a child counts its parent's memory too on Linux: they share it until the child runs its own program.
+    lines = _linux_text("/proc/self/status").splitlines()
+    for line in lines:
+        if line.startswith("VmHWM:"):
+            return 1024 * int(line.split()[1])
+    if sys.platform == "win32":
+        return int(psutil.Process().memory_info().peak_wset)
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def forget_peak() -> None:
-    """Let :func:`peak_bytes` count from now on."""
-    Path("/proc/self/clear_refs").write_text("5")
+    """Let :func:`peak_bytes` count from now on, where the system can do that (Linux)."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _linux_text(path: str) -> str:
+    """What Linux alone tells in files; empty elsewhere."""
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
 
 
 _inside = threading.local()

@@ -156,15 +156,13 @@ def synth(ensemble: str, overwrite: bool, quiet: bool, **options: Any) -> None:
     Example:
       cehm synth ensemble.zarr --n 1e7
     """
-    import os
-
     from cehm_dask.cli.display import Rows
     from cehm_dask.data.synth import Synth
+    from cehm_dask.machine import cores
 
     made = Synth(**options)
     with Rows(Terminal(stderr=True), quiet=quiet, total=made.n_samples) as rows:
-        threads = len(os.sched_getaffinity(0))
-        made.write(ensemble, overwrite=overwrite, threads=threads, report=lambda count: rows.report("made", count))
+        made.write(ensemble, overwrite=overwrite, threads=cores(), report=lambda count: rows.report("made", count))
     if not quiet:
         _print_info(ensemble)
 

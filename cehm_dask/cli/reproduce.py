@@ -1,6 +1,5 @@
 """``cehm reproduce``: the paper's experiments with one command."""
 
-import os
 from pathlib import Path
 
 import click
@@ -8,6 +7,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from cehm_dask.cli.explain import Terminal, explained
+from cehm_dask.machine import cores
 
 
 @click.command()
@@ -100,7 +100,7 @@ def reproduce(
             pools=pools,
             draws=draws,
             pool_members=pool_members,
-            workers=workers or len(os.sched_getaffinity(0)),
+            workers=workers or cores(),
             report=lambda done, total: bar.update(runs, completed=done, total=total),
         )
     tables = paper.write_tables(lines, folder)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from cehm_dask.clusters.config import (
@@ -179,7 +180,7 @@ def _client(config: Clustered, stack: ExitStack) -> Any:
         cluster = stack.enter_context(_start(config))
         client = stack.enter_context(Client(cluster, timeout=config.wait_seconds, set_as_default=False))
         if isinstance(config, Jobs):
-            _queue(cluster, config.wanted)
+            _queue(cluster, config)
         workers = getattr(config, "workers", None)
         if isinstance(workers, Adaptive):
             cluster.adapt(minimum=workers.minimum, maximum=workers.maximum)
@@ -274,6 +275,7 @@ def _jobs(config: Jobs) -> Any:
     named = {name: getattr(config, name, None) for name in ("account", "project", "resource_spec")}
     config.log_directory.mkdir(parents=True, exist_ok=True)
     return start(
+        job_cls=_heard(start.job_cls),
         queue=config.queue,
         walltime=config.walltime,
         cores=config.threads,
@@ -293,25 +295,39 @@ def _jobs(config: Jobs) -> Any:
     )
 
 
-def _queue(cluster: Any, count: int) -> None:
-    """Submit jobs and report at once if the queue refuses them, which ``scale`` would only log."""
+def _heard(job: Any) -> Any:
+    """A job whose class keeps the queue's answer to each job handed in: None, or the error that Dask would only log."""
     from distributed.core import Status
 
-    for _ in range(count):
-        cluster.worker_spec.update(cluster.new_worker_spec())
+    class Heard(job):  # type: ignore[misc]
+        answers: SimpleQueue[Exception | None] = SimpleQueue()
 
-    async def handed_in() -> None:
-        await cluster
+        async def start(self) -> None:
+            try:
+                await super().start()
+            except Exception as error:
+                self.status = Status.running  # for Dask; without a job there is nothing to close
+                self.answers.put(error)
+            else:
+                self.answers.put(None)
 
-    try:
-        cluster.sync(handed_in)
-    except Exception:
-        # Closing the cluster would trip over jobs that never were.
-        for name, job in list(cluster.workers.items()):
-            if job.status == Status.created:
-                job.status = Status.closed
-                del cluster.workers[name]
-        raise
+        async def close(self) -> None:
+            await super().close()
+            self.status = Status.closed
+
+    return Heard
+
+
+def _queue(cluster: Any, config: Jobs) -> None:
+    """Hand in jobs and hear at once if the queue refuses them."""
+    cluster.scale(jobs=config.wanted)
+    for _ in range(config.wanted):
+        try:
+            refused = cluster.job_cls.answers.get(timeout=config.wait_seconds)
+        except Empty:
+            raise TimeoutError(f"the queue did not answer in {config.wait_seconds:g} s (wait_seconds)") from None
+        if refused is not None:
+            raise refused
 
 
 def _kubernetes(config: Kubernetes) -> Any:

@@ -3,7 +3,6 @@
 Above the stores. Readers check what they read; this reads everything, and names each shard that is wrong.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from cehm_dask.data.ensemble_store import SHARDS, Ensemble, open_ensemble
 from cehm_dask.data.files import read_whole
 from cehm_dask.data.seals import digest_of, seal_of
 from cehm_dask.errors import CehmError, StoreError
+from cehm_dask.machine import cores
 
 Tell = Callable[[int], None]
 """Called with the bytes that were read."""
@@ -52,7 +52,7 @@ def verify_store(url: str, tell: Tell = lambda _bytes: None) -> Verified:
         if facts.get("complete") is not True:
             raise StoreError(f"store {url}: half-written; start the command that made it again to finish it")
         found.digests = FILES in facts
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        with ThreadPoolExecutor(cores()) as pool:
             for checks in (_file_checks(url, facts, tell), _array_checks(url, facts, tell)):
                 faults = list(pool.map(lambda check: check(), checks))
                 found.checked += len(faults)

@@ -15,13 +15,10 @@ from typing import Any
 
 import numba
 import numpy as np
+from numba.core.compiler_lock import global_compiler_lock
 from numpy.typing import NDArray
 
 log = logging.getLogger(__name__)
-
-# Four accumulators that live in registers become one vector only when straight-line code is vectorised too;
-# numba leaves that pass off unless told before the first compilation.
-numba.config.SLP_VECTORIZE = 1
 
 LANES = 4
 """Accumulators that share a vector; columns of weights are summed in one, two or three such groups."""
@@ -40,16 +37,36 @@ SILENT = -2
 """Assignment of a row that no member says anything about."""
 
 _U = np.uint64
-_jit_cached, _jit_anew = numba.njit(nogil=True, cache=True), numba.njit(nogil=True)
 
 
 def _jit(kernel: Callable[..., Any]) -> Any:
     """Compile a kernel, and keep it on disk where there is a place to: in pods, home and packages may be read-only."""
     try:
-        return _jit_cached(kernel)
+        dispatcher = numba.njit(nogil=True, cache=True)(kernel)
     except RuntimeError as error:  # "no locator available"
         log.info("kernel %s is compiled again in every process (%s); set NUMBA_CACHE_DIR", kernel.__name__, error)
-        return _jit_anew(kernel)
+        dispatcher = numba.njit(nogil=True)(kernel)
+    if not numba.config.DISABLE_JIT:
+        dispatcher.compile = _vectorised(dispatcher.compile)
+    return dispatcher
+
+
+def _vectorised(compile_kernel: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Compile straight-line code to vectors too, which numba does for a whole process or not at all.
+
+    Only so do four accumulators that live in registers become one vector. Other code in the process is compiled as
+    its owners set it: the setting is changed under numba's own lock and put back.
+    """
+
+    def compiled(signature: Any) -> Any:
+        with global_compiler_lock:
+            before, numba.config.SLP_VECTORIZE = numba.config.SLP_VECTORIZE, 1
+            try:
+                return compile_kernel(signature)
+            finally:
+                numba.config.SLP_VECTORIZE = before
+
+    return compiled
 
 
 @_jit

@@ -268,7 +268,7 @@ def test_refused__broken_label_by_row_and_member(folder, base_labels, command):
 
 def test_refused__does_not_fit_the_memory_exit_code_3(folder):
     err = refused("consensus", "labels.zarr", "--k", 5, "--memory", "1MiB", "-o", "out.zarr", code=3)
-    assert re.search(r"memory=1 MiB allowed < .* projected, most of it for ", err)
+    assert re.search(r"memory=1.00 MiB allowed < .* projected, most of it for ", err)
     assert not Path("out.zarr").exists()
 
 

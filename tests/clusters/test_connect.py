@@ -233,6 +233,48 @@ def test_job_script__says_what_the_file_says(tmp_path, kind, named, header):
         assert words in worker
 
 
+@pytest.fixture
+def queue(tmp_path, monkeypatch):
+    """Commands of a queue: takes as many jobs as ``taken`` says and starts none; notes what it is told to cancel."""
+    pytest.importorskip("dask_jobqueue", reason="the extra slurm is not installed")
+    folder = tmp_path / "queue"
+    folder.mkdir()
+    # Jobs are handed in side by side: making a folder is what only one of them can do.
+    count = "i=1; until mkdir job$i 2>/dev/null; do i=$((i + 1)); done"
+    refuse = 'if [ $i -gt "$(cat taken)" ]; then echo "no such partition" >&2; exit 1; fi'
+    (folder / "sbatch").write_text(f'#!/bin/sh\ncd {folder}\n{count}\n{refuse}\necho "Submitted batch job $i"\n')
+    (folder / "scancel").write_text(f'#!/bin/sh\necho "$1" >> {folder}/cancelled\n')
+    for name in ("sbatch", "scancel"):
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return folder
+
+
+def queued(folder, **keys):
+    return config_file(
+        folder, kind="slurm", memory="1GiB", walltime="1:00", log_directory=str(folder), workers=2, **keys
+    )
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+def test_queue__that_refuses_a_job_is_heard_at_once(folder, queue, taken, nothing_left):
+    (queue / "taken").write_text(str(taken))
+    began = time.perf_counter()
+    _, err = cehm("cluster", "check", queued(folder, wait_seconds=60), code=5)
+    assert time.perf_counter() - began < 30
+    assert "error: the slurm cluster did not start" in err
+    assert "no such partition" in err
+    assert "Traceback" not in err
+    assert (queue / "cancelled").exists() == (taken == 1)
+
+
+def test_queue__jobs_that_never_start_are_cancelled(folder, queue, nothing_left):
+    (queue / "taken").write_text("2")
+    _, err = cehm("cluster", "check", queued(folder, wait_seconds=2), code=5)
+    assert "waited 2 s (wait_seconds) for 2 worker(s) of the slurm cluster, 0 came" in err
+    assert sorted((queue / "cancelled").read_text().split()) == ["1", "2"]
+
+
 # --- threads and processes ---------------------------------------------------------------------------------------
 
 
@@ -297,7 +339,7 @@ def test_check__says_what_there_is(folder, nothing_left):
 
 def test_memory__too_little_for_a_worker(folder, nothing_left):
     _, err = cehm("consensus", "labels.zarr", "--k", 5, "--cluster", processes(folder, memory="100MB"), code=3)
-    assert "memory=100MB per worker < 300 MiB that Python and the libraries take" in err
+    assert "memory=100MB per worker < 300.00 MiB that Python and the libraries take" in err
     with pytest.raises(BudgetError), connect(processes(folder, memory="100MB")):
         pass
 

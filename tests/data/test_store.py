@@ -15,6 +15,7 @@ import pytest
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
 
 from cehm_dask.cluster_ensemble import ClusterEnsemble
 from cehm_dask.data import attributes, ensemble_store
@@ -107,6 +108,29 @@ def test_read__local_shards_are_read_directly_and_others_left_to_zarr(tmp_path, 
     without_digests(ensemble.url)
     array = zarr.open_array(f"{ensemble.url}/labels", mode="r")
     zarr.create_array(f"{ensemble.url}/labels", data=array[:], chunks=(10, 3), overwrite=True)  # compressed, unsharded
+    other = open_ensemble(ensemble.url)
+    assert other._shards is None
+    np.testing.assert_array_equal(other.read(5, 77), codes[5:77])
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"compressors": [ZstdCodec(), Crc32cCodec()]},
+        {"compressors": None},
+        {"compressors": [Crc32cCodec()], "serializer": BytesCodec(endian="big")},
+        {"compressors": [Crc32cCodec()], "fill_value": 1},
+        {"compressors": [Crc32cCodec()], "chunk_key_encoding": {"name": "default", "separator": "."}},
+        {"compressors": [Crc32cCodec()], "shards": {"shape": (40, 3), "index_location": "start"}},
+    ],
+    ids=["compressed", "no checksums", "big-endian", "other fill value", "other file names", "index first"],
+)
+def test_read__shards_with_other_codecs_are_left_to_zarr(tmp_path, layout):
+    codes = np.random.default_rng(0).integers(0, 300, (90, 3)).astype(np.uint16)
+    ensemble = write(tmp_path / "e.zarr", codes, [300] * 3, chunk_rows=10)
+    without_digests(ensemble.url)
+    layout = {"shards": (40, 3), "chunks": (10, 3), "fill_value": 0, **layout}
+    zarr.create_array(f"{ensemble.url}/labels", data=codes, overwrite=True, **layout)
     other = open_ensemble(ensemble.url)
     assert other._shards is None
     np.testing.assert_array_equal(other.read(5, 77), codes[5:77])

@@ -395,7 +395,7 @@ def test_memory__codes_and_some_blocks_only(tmp_path, suffix):
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_memory__refused_with_both_numbers(tmp_path, monkeypatch, suffix):
     path = many_labels(tmp_path, suffix)
-    with pytest.raises(BudgetError, match=r"memory=1 MiB allowed < .* projected .*2,000 × 30 .*'cehm import'"):
+    with pytest.raises(BudgetError, match=r"memory=1.00 MiB allowed < .* projected .*2,000 × 30 .*'cehm import'"):
         as_labels(path, memory="1MiB")
 
 
@@ -413,7 +413,7 @@ def test_memory__npy_of_any_kind(tmp_path, kind):
     assert labels.source.codes.nbytes == rows.size
     assert peak < rows.size + 40e6
     np.testing.assert_array_equal(labels.source.codes, as_labels(rows).source.codes)
-    with pytest.raises(BudgetError, match=r"memory=1 MiB allowed < .* projected .*200,000 × 30"):
+    with pytest.raises(BudgetError, match=r"memory=1.00 MiB allowed < .* projected .*200,000 × 30"):
         as_labels(tmp_path / "p.npy", memory="1MiB")
 
 

@@ -117,7 +117,7 @@ def test_generate__same_on_worker_processes(blobs, tmp_path, monkeypatch, two_pr
 
 def test_generate__refuses_what_does_not_fit(blobs, tmp_path):
     plans = plan_members(5, 3, 9, 0)
-    with pytest.raises(BudgetError, match=r"memory=1 MiB allowed < .* projected to make members .* lower fit_rows"):
+    with pytest.raises(BudgetError, match=r"memory=1.00 MiB allowed < .* projected to make members .* lower fit_rows"):
         generate(as_features(blobs[0]), str(tmp_path / "e.zarr"), plans, 0, memory="1MiB")
     assert not (tmp_path / "e.zarr").exists()
 

@@ -273,3 +273,14 @@ def test_jit_off__plain_python_passes_the_same_tests():
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
+
+
+@pytest.mark.skipif(JIT_OFF, reason="nothing is compiled")
+def test_compilation__leaves_the_settings_of_the_process(monkeypatch):
+    inside = []
+    monkeypatch.setattr(kernels.numba.config, "SLP_VECTORIZE", 0)
+    compiled = kernels._vectorised(lambda _signature: inside.append(kernels.numba.config.SLP_VECTORIZE))
+    compiled(())
+    kernels.degrees.compile("void(uint8[:, :], uint64[:], float64[:, :], float64[:, :])")
+    assert inside == [1]
+    assert kernels.numba.config.SLP_VECTORIZE == 0

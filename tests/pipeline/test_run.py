@@ -26,6 +26,7 @@ from cehm_dask.data.locks import Lock
 from cehm_dask.data.seals import with_seal
 from cehm_dask.data.synth import Synth
 from cehm_dask.engine.budget import make_budget
+from cehm_dask.machine import cores
 from cehm_dask.pipeline.directory import Directory
 from cehm_dask.pipeline.estimate import outlook
 from cehm_dask.pipeline.recipe import load, parse
@@ -460,9 +461,7 @@ def test_plan__memory_and_sweeps_are_those_of_the_run(folder):
     # Adjustion takes as many rounds as it takes; the rest is known.
     assert facts["sweeps"] / 2 <= expected.sweeps <= 2 * facts["sweeps"]
     here = {name: size for name, size in expected.memory.items() if name != "this process"}
-    ran = make_budget(
-        as_labels("out/ensemble.zarr").shape, [3], allowed=1 << 40, threads=count_threads(), returned=False
-    )
+    ran = make_budget(as_labels("out/ensemble.zarr").shape, [3], allowed=1 << 40, threads=cores(), returned=False)
     assert here == {name: size for name, size in ran.terms.items() if name != "this process"}
 
 
@@ -480,13 +479,9 @@ def test_plan__starts_multiply_problems_only_where_no_candidates_compete(folder)
     assert "then 3 problems side by side" in several.what
 
 
-def count_threads():
-    return len(os.sched_getaffinity(0))
-
-
 def test_plan__refuses_what_does_not_fit(folder):
     _, err = cehm("plan", "recipe.yaml", "--set", "memory=1MiB", code=3)
-    assert re.search(r"memory=1 MiB allowed < .* projected", err)
+    assert re.search(r"memory=1.00 MiB allowed < .* projected", err)
 
 
 def test_plan__of_a_cluster_is_about_its_workers(folder):
@@ -495,20 +490,20 @@ def test_plan__of_a_cluster_is_about_its_workers(folder):
 
     Path("two.yaml").write_text("kind: processes\nworkers: 3\nthreads: 1\nmemory: 2GiB\n")
     out, _ = plan()
-    assert re.search(r"memory of consensus: .* of 1.2 GiB allowed: this process 300 MiB", out)
+    assert re.search(r"memory of consensus: .* of 1.20 GiB allowed: this process 300.00 MiB", out)
     assert "with 3 worker(s) of 1 thread(s), each as fast as one here" in out
     # A .csv stays with this process, which may take another amount.
-    assert re.search(r"memory of ensemble: .* of (?!1.2 GiB)[0-9.]+ GiB allowed", out)
+    assert re.search(r"memory of ensemble: .* of (?!1.20 GiB)[0-9.]+ GiB allowed", out)
     shape = as_labels("out/ensemble.zarr").shape
     size = {"allowed": 1 << 30, "taken": WORKER_BYTES, "workers": 3, "threads": 1, "returned": False}
     wanted = make_budget(shape, [3], **size)
     recipe = parse(RECIPE).model_copy(update={"cluster": "two.yaml"})
     assert next(one for one in outlook(recipe).stages if one.stage == "consensus").memory == wanted.terms
-    assert "of 9 GiB allowed" in plan("--set", "memory=9GiB")[0]
+    assert "of 9.00 GiB allowed" in plan("--set", "memory=9GiB")[0]
     Path("two.yaml").write_text("kind: processes\nworkers: 3\nmemory: 350MiB\n")
-    assert re.search(r"memory=210 MiB allowed < .* projected", plan(code=3)[1])
+    assert re.search(r"memory=210.00 MiB allowed < .* projected", plan(code=3)[1])
     Path("two.yaml").write_text("kind: address\naddress: tcp://127.0.0.1:1\nworkers: 4\n")  # nobody is asked
-    assert f"with 4 worker(s) of {count_threads()} thread(s)" in plan()[0]
+    assert f"with 4 worker(s) of {cores()} thread(s)" in plan()[0]
 
 
 # --- export ------------------------------------------------------------------------------------------------------
@@ -589,7 +584,7 @@ def test_process__bad_recipe_is_2(folder):
 def test_process__does_not_fit_is_3(folder):
     done = started("run", "recipe.yaml", "--set", "memory=1MiB", "--set", "output=new", "--quiet")
     assert done.returncode == 3
-    assert "memory=1 MiB allowed < " in done.stderr
+    assert "memory=1.00 MiB allowed < " in done.stderr
     assert not Path("new/ensemble.zarr").exists()
 
 
@@ -597,7 +592,7 @@ def test_refused__a_consensus_that_will_not_fit_before_its_members_are_made(fold
     monkeypatch.setattr("cehm_dask.pipeline.run.generate", lambda *_, **__: pytest.fail("it began to work"))
     many = ["--set", "consensus={k: 2..12, restarts: 20000, variant: released}", "--set", "memory=2GiB"]
     _, err = cehm("run", "recipe.yaml", "--set", "output=new", *many, code=3)
-    assert "memory=2 GiB allowed < " in err
+    assert "memory=2.00 GiB allowed < " in err
 
 
 def test_process__terminated_is_4_and_goes_on_to_the_same_labels(folder):  # Ctrl-C: tests/cli/test_cli.py
