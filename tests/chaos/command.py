@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
 
-_forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(["tests.chaos.warm"])
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["tests.chaos.warm"])
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Running:
             "largest_file": largest_file,
             "environment": {**_proxied(), **(environment or {})},
         }
-        self.process = _forks.Process(
+        self.process = FORKS.Process(
             target=_child, args=([str(arg) for arg in args], str(folder), [str(f) for f in self._files], options)
         )
         self.process.start()
