@@ -16,7 +16,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice, pairwise
@@ -46,6 +46,9 @@ CLUSTER_TRIES = 3
 
 RETRY_SECONDS = 1.0
 """Before a sweep is handed out a second time; before the third, twice that."""
+
+HEED_SECONDS = 5.0
+"""Between looks at whether a sweep has lost all the workers that it was handed to."""
 
 WAIT_FOR_WORKERS = 60
 """Seconds that a sweep waits for a first worker."""
@@ -297,7 +300,31 @@ class Cluster:
                 for i in range(0, depth, FAN_IN)
             ]
         # The last few are added here: one more task would take ten milliseconds, a twentieth of a sweep over 10⁷ rows.
-        return combine(client.gather(layer))
+        with self._heeded([*self._held, *layer]):
+            return combine(client.gather(layer))
+
+    @contextmanager
+    def _heeded(self, futures: Sequence[Any]) -> Iterator[None]:
+        """Call a sweep off, so that it is handed out again, when all workers have been replaced by others.
+
+        A task that is left without any worker, while it names one that it would like, is never run by the scheduler,
+        whoever joins later.
+        """
+        ended, homes = threading.Event(), set(self._homes.values())
+
+        def heed() -> None:
+            while not ended.wait(HEED_SECONDS):
+                with suppress(Exception):  # a cluster that does not answer is seen by who gathers
+                    workers = self._addresses()
+                    if workers and homes.isdisjoint(workers) and not ended.is_set():
+                        self.client.cancel(futures, force=True)
+                        return
+
+        threading.Thread(target=heed, daemon=True).start()
+        try:
+            yield
+        finally:
+            ended.set()
 
     def _addresses(self) -> list[str]:
         """Of the workers; a client without a scheduler knows of none."""

@@ -132,7 +132,7 @@ def end_pause(victim, loss):
         victim.kill()
 
 
-@pytest.mark.parametrize("loss", [LOSSES[1], LOSSES[-3]], ids=str)
+@pytest.mark.parametrize("loss", [LOSSES[1], LOSSES[2], LOSSES[-3]], ids=str)
 def test_loss__in_mid_sweep(loss, laid_out, tmp_path, counts):
     assert lose(CONSENSUS, loss, 20, laid_out, tmp_path, counts)
 
