@@ -147,7 +147,7 @@ def is_stopped(pid):
     """Whether a process was stopped by SIGSTOP."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it has ended, before or while this was read
         return False
 
 

@@ -15,8 +15,10 @@ from tests.chaos.recipes import noisy_labels
 HOW = ("--k", "4", "--variant", "released", "--restarts", "2")
 FIT = ("consensus", "ensemble.zarr", *HOW, "-o", "out.zarr")
 EVALUATE = ("evaluate", "out.zarr", "--truth", "truth.npy", "--ensemble", "ensemble.zarr", "--json")
-LONGEST_LEAD = 0.6
+LONGEST_LEAD = 0.2
 """Seconds that one command may start before the other."""
+STEPS = {"import": 45, "consensus": 200, "run": 290}
+"""Of a writer, about; it may be stopped at any of them."""
 
 
 class Scene:
@@ -60,16 +62,30 @@ def scene(tmp_path_factory, undisturbed):
     return Scene(tmp_path_factory.mktemp("races"), undisturbed("several k")[:2])
 
 
-def race(first, second, folder, rng):
-    """Start both, one a little later; how they ended."""
-    running = []
-    for command in rng.sample([first, second], 2):
-        running.append((command, Running(command, folder)))
-        time.sleep(rng.uniform(0, LONGEST_LEAD))
-    ended = {command: one.end() for command, one in running}
+def race(first, second, folder, rng, *, writers):
+    """Both at the same time, or all of one within a step of the other, which writes; how they ended."""
+    if rng.random() < 0.6:
+        ended = _one_within_the_other(first, second, folder, rng, writers)
+    else:
+        running = []
+        for command in rng.sample([first, second], 2):
+            running.append((command, Running(command, folder)))
+            time.sleep(rng.uniform(0, LONGEST_LEAD))
+        ended = {command: one.end() for command, one in running}
     for one in ended.values():
         assert not one.crashed, one.err[-3000:]
     return ended[first], ended[second]
+
+
+def _one_within_the_other(first, second, folder, rng, writers):
+    outer = rng.choice(writers)
+    inner = second if outer == first else first
+    running = Running(outer, folder, watched=folder, stop_at=rng.randint(1, STEPS[outer[0]]))
+    running.wait_until_stopped()
+    within = cehm(*inner, folder=folder)
+    if running.process.exitcode is None:
+        running.go_on()
+    return {outer: running.end(), inner: within}
 
 
 def sound(folder, *stores):
@@ -82,7 +98,8 @@ def sound(folder, *stores):
 def two_imports(scene, rng):
     """Writer and writer, with different content."""
     folder = scene.copy()
-    ended = race(scene.bring("a"), scene.bring("b"), folder, rng)
+    both = scene.bring("a"), scene.bring("b")
+    ended = race(*both, folder, rng, writers=both)
     codes = [one.code for one in ended]
     assert 0 in codes, codes
     assert set(codes) <= {0, BUSY}, [one.err for one in ended]
@@ -95,7 +112,8 @@ def two_imports(scene, rng):
 def two_consensus(scene, rng):
     """Writer and writer, with the same content."""
     folder = scene.copy()
-    ended = race(FIT, (*FIT, "--quiet"), folder, rng)
+    both = FIT, (*FIT, "--quiet")
+    ended = race(*both, folder, rng, writers=both)
     for one in ended:
         finished = one.code == INPUT and "is finished" in one.err  # the other was done before it began
         assert one.code in (0, BUSY) or finished, one.err
@@ -111,7 +129,8 @@ def two_runs(scene, rng):
     inputs, wanted = scene.run
     folder = scene.folder / str(time.monotonic_ns()) / "here"
     shutil.copytree(inputs, folder)
-    ended = race(("run", "recipe.yaml"), ("run", "recipe.yaml", "--quiet"), folder, rng)
+    both = ("run", "recipe.yaml"), ("run", "recipe.yaml", "--quiet")
+    ended = race(*both, folder, rng, writers=both)
     assert {0} <= {one.code for one in ended} <= {0, BUSY}, [one.err for one in ended]
     differing = evidence.differences(evidence.of_run(folder / "out"), wanted)
     assert not differing, "\n".join(differing[:10])
@@ -122,7 +141,7 @@ def two_runs(scene, rng):
 def import_under_a_consensus(scene, rng):
     """Writer and reader, at any moment."""
     folder = scene.copy()
-    fit, brought = race(FIT, scene.bring("b"), folder, rng)
+    fit, brought = race(FIT, scene.bring("b"), folder, rng, writers=[FIT, scene.bring("b")])
     assert brought.code == 0, brought.err
     assert fit.code in (0, STORAGE), fit.err
     if fit.code == 0:
@@ -135,7 +154,7 @@ def consensus_under_an_evaluation(scene, rng):
     """Writer and reader of a result."""
     folder = scene.copy(finished=True)
     other = ("consensus", "ensemble.zarr", "--k", "3", "--variant", "released", "-o", "out.zarr", "--overwrite")
-    reading, writing = race(EVALUATE, other, folder, rng)
+    reading, writing = race(EVALUATE, other, folder, rng, writers=[other])
     assert writing.code == 0, writing.err
     assert reading.code in (0, STORAGE), reading.err
     if reading.code == 0:
