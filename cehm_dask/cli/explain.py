@@ -8,7 +8,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any
@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from cehm_dask.errors import BUG, INTERRUPTED, ReaderGoneError, exit_code_of, sentence_of
-from cehm_dask.masking import MaskedStream, masked, masked_json, masked_streams, remember_credentials
+from cehm_dask.masking import MaskedStream, look_away, masked, masked_json, masked_streams, remember_credentials
 
 
 class Terminal(Console):
@@ -119,17 +119,24 @@ def explained(command: Callable[..., None]) -> Callable[..., None]:
                 code = exit_code_of(error)
                 told = code == BUG or logging.getLogger().isEnabledFor(logging.DEBUG)
                 say(logging.ERROR, "red", sentence_of(error), error if told else None)
+                _let_go()
                 sys.exit(code)
 
     return wrapped
 
 
+def _let_go() -> None:
+    """See that nothing which cannot be printed is left for the end of the process, whose code would be another."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        look_away(sys.stdout)
+
+
 def _look_away() -> None:
     """Discard what is still to be printed: its reader has gone, as ``head`` does."""
-    with suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for stream in (sys.stdout, sys.stderr):
-            os.dup2(nowhere, stream.fileno())
+    for stream in (sys.stdout, sys.stderr):
+        look_away(stream)
 
 
 class TextLines(logging.Formatter):

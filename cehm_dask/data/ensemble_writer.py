@@ -150,9 +150,12 @@ def _refuse_finished(url: str, overwrite: bool) -> None:
 
 
 def _refuse_existing(url: str, identity: str | None) -> None:
-    """An error unless the ensemble that is there is a half-written one with this identity."""
+    """An error unless the ensemble that is there is a half-written one with this identity, or with none.
+
+    With none, as imports leave it, no run can go on with it: it is no use to anybody, and the same command starts anew.
+    """
     found = read_facts(url)
-    if identity is None or found["complete"] or found.get("identity") != identity:
+    if found["complete"] or found.get("identity") not in (None, identity):
         state = "" if found["complete"] else ", half-written"
         raise StoreError(f"store {url} exists{state}: choose another name, or pass --overwrite")
 
@@ -188,7 +191,8 @@ def create_ensemble(
     refuse_foreign(url, KIND)
     if not overwrite and kind_of(url) is not None:
         _refuse_existing(url, identity)
-        if exists(place_in(url, "labels", "zarr.json")):  # else it was left before the first shard could be
+        # Without an identity, or without the array, it was left before anything that could be continued.
+        if _goes_on(url, identity) and exists(place_in(url, "labels", "zarr.json")):
             return writer(target)
     place = target
     if is_whole(url) and (grows or not is_url(url)):

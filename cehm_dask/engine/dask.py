@@ -2,10 +2,12 @@
 
 import logging
 import pickle
+import threading
 import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +31,9 @@ TRIES = 3
 
 RETRY_SECONDS = 1.0
 """Before a sweep is submitted a second time; before the third, twice that."""
+
+CHECK_SECONDS = 5.0
+"""Between checks whether a sweep has lost all the workers that it was submitted to."""
 
 WAIT_FOR_WORKERS = 60
 """Seconds that a sweep waits for a first worker."""
@@ -107,7 +112,31 @@ class DaskWorkers:
                 for i in range(0, depth, FAN_IN)
             ]
         # The last few are added here: one more task would take ten milliseconds, a twentieth of a sweep over 10⁷ rows.
-        return combine(client.gather(layer))
+        with self._watched([*self._held, *layer]):
+            return combine(client.gather(layer))
+
+    @contextmanager
+    def _watched(self, futures: Sequence[Any]) -> Iterator[None]:
+        """Cancel a sweep, so that it is submitted again, when all its workers have been replaced by others.
+
+        A task that is left without any worker, while it names one that it prefers, is never run by the scheduler,
+        whoever joins later.
+        """
+        ended, homes = threading.Event(), set(self._homes.values())
+
+        def check() -> None:
+            while not ended.wait(CHECK_SECONDS):
+                with suppress(Exception):  # a cluster that does not answer is noticed by the gathering thread
+                    workers = self._addresses()
+                    if workers and homes.isdisjoint(workers) and not ended.is_set():
+                        self.client.cancel(futures, force=True)
+                        return
+
+        threading.Thread(target=check, daemon=True).start()
+        try:
+            yield
+        finally:
+            ended.set()
 
     def each(self, work: Callable[..., T], items: Iterable[Any], *shared: Any) -> Iterator[T]:
         items = list(items)

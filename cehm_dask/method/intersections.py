@@ -117,7 +117,7 @@ def intersections(engine: Engine) -> tuple[NDArray[np.int64], int]:
 def intersections_and_sample(engine: Engine, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], int, Codes]:
     """:func:`intersections`, and from the same sweep the codes of some rows, given in ascending order."""
     upper, n_silent, sampled = engine.sweep("intersections", _count, _add, rows)
-    table = upper + upper.T
+    table = (upper + upper.T).astype(np.int64, copy=False)  # one run alone counts in int32
     np.fill_diagonal(table, upper.diagonal())
     return table, n_silent, np.concatenate(sampled) if sampled else np.empty((0, 0), np.uint8)
 
