@@ -7,9 +7,10 @@ table C and the members' labels, never anything of size n but the labels and mar
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +18,18 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from cehm_dask.clusters.connect import client_of
 from cehm_dask.data.attributes import Facts
+from cehm_dask.data.collections import is_collection
 from cehm_dask.data.consensus_store import open_consensus
 from cehm_dask.data.ensemble_store import known_labels
 from cehm_dask.data.ingest import label_blocks
 from cehm_dask.data.labels import Labels, as_labels, relabel
+from cehm_dask.engine.collection import labels_of_collection
 from cehm_dask.engine.sweep import Engine
 from cehm_dask.errors import InputError, StoreError
-from cehm_dask.job import Where, find_consensus
+from cehm_dask.job import Where, find_consensus, machine_of
+from cehm_dask.lazy import lazily, read_field, read_membership
 from cehm_dask.method import kernels
 from cehm_dask.method.confidence import Gauge, evidence, exponents
 from cehm_dask.method.consensus import Progress
@@ -172,7 +177,9 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : (n_samples, n_members) integers, dask array, data frame, list of columns, file, or ensemble.zarr
-            Base labels, -1 where one is missing. A store (path or URL) is read block by block.
+            Base labels, -1 where one is missing. A store (path or URL) is read block by block. The blocks of a dask
+            array or data frame stay where they are, and ``labels_``, ``margin_`` and ``confidence_`` are dask
+            collections with its chunks or index, computed when asked for.
         y : ignored
         output : path or URL, optional
             Of a consensus.zarr to write. Every round ends in a checkpoint there; the same call after an interruption
@@ -181,8 +188,8 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             Replace an output that exists.
         memory : str or int, optional
             What a process may take in all, such as "2GiB"; default: a share of what is free.
-        client : distributed.Client, optional
-            Whose workers do the sweeps; default: threads of this process.
+        client : distributed.Client, address, cluster file, or False; optional
+            Whose workers do the sweeps. Default: the current client, if there is one; False: threads of this process.
         record : callable (restart, stage, round, assignment), optional
             Gets every assignment on the way: after the start, each diffusion and each adjustion round.
         progress : callable (Event), optional
@@ -196,16 +203,13 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         if not ks:
             raise InputError("n_clusters=[]: give at least one number of clusters")
         params = self._params(ks[0])
-        labels = as_labels(X, memory=memory)
         seed = int(check_random_state(self.random_state).randint(2**31))
-        where = Where(
-            memory=memory,
-            client=client,
-            output=None if output is None else os.fspath(output),
-            overwrite=overwrite,
-        )
         follow = None if record is None else partial(_recorded, record)
-        outcome = find_consensus(labels, params, seed, where, ks=ks, auto=auto, record=follow, progress=progress)
+        place = None if output is None else os.fspath(output)
+        lazy = is_collection(X) and output is None
+        with client_of(client) as who, _opened(X, who, memory) as (labels, starts):
+            where = Where(memory=memory, client=who, output=place, overwrite=overwrite, lazy=lazy)
+            outcome = find_consensus(labels, params, seed, where, ks=ks, auto=auto, record=follow, progress=progress)
         result, problem = outcome.consensus, outcome.consensus.chosen.problem
         self.labels_ = outcome.labels
         self.margin_ = outcome.margin
@@ -231,17 +235,41 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.n_sweeps_ = outcome.sweeps
         self.n_features_in_ = labels.n_members
         self._values = labels.values_of(result.hyperedges.slots)
+        if lazy:
+            self.labels_, self.margin_, self.confidence_ = self._fields(X, starts, problem.singled)
         return self
+
+    def _fields(self, X: Any, starts: Sequence[int] | None = None, singled: Mapping[int, int] | None = None) -> Harvest:
+        """:meth:`predict_details` of a dask collection, computed when asked for."""
+        kinds = {"labels": np.int16, "margin": np.float64, "confidence": np.float64}
+        reading = (self._small(), singled or {})
+        return Harvest(
+            *(
+                lazily(X, read_field, reading[0], field, reading[1], name=field, dtype=kind, starts=starts)
+                for field, kind in kinds.items()
+            )
+        )
+
+    def _small(self) -> "CEHM":
+        """The model without anything of size n."""
+        tables = {"counts": self.counts_, "weights": self.weights_, "lead": self._lead}
+        return CEHM(self.n_clusters_)._take_up({**tables, "correlation": [self._correlation]}, self._values, "model")
 
     def predict(self, X: Any) -> NDArray[np.int16]:
         """Cluster of new samples from their base labels; labels never seen count as missing.
 
-        A sample with no known label gets -1.
+        A sample with no known label gets -1. A dask array or data frame gives one, computed when asked for.
         """
         return self.predict_details(X).labels
 
-    def predict_details(self, X: Any) -> Harvest:
-        """Cluster of new samples, how far it leads the runner-up, and confidence; -1, 0, 0 where no label is known."""
+    def predict_details(self, X: Any, *, singled: Mapping[int, int] | None = None) -> Harvest:
+        """Cluster of new samples, how far it leads the runner-up, and confidence; -1, 0, 0 where no label is known.
+
+        ``singled`` gives clusters to rows that no member tells from others.
+        """
+        check_is_fitted(self)
+        if is_collection(X):
+            return self._fields(X)
         labels, weights = self._known(X)
         table, first_column = kernels.side_by_side([weights])
         best = np.empty((1, labels.n_samples), np.int16)
@@ -251,6 +279,8 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         known = codes.any(axis=1)
         found = np.where(known, best[0], np.int16(-1))
         leads = np.where(known, margin[0] * self._lead[best[0]] / labels.n_members, 0.0)
+        for row, cluster in (singled or {}).items():
+            found[row], leads[row] = cluster, 0.0
         return Harvest(found, leads, self._gauge(labels).read(codes, labels.offsets, found))
 
     def predict_blocks(self, X: Any) -> Iterator[Harvest]:
@@ -276,6 +306,12 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
         A sample with no known label belongs to all clusters alike.
         """
+        check_is_fitted(self)
+        if is_collection(X):
+            found = lazily(
+                X, read_membership, self._small(), name="membership", dtype=np.float64, columns=self.n_clusters_
+            )
+            return cast(NDArray[np.float64], found)
         labels, _ = self._known(X)
         return self._gauge(labels).memberships(labels.read(0, labels.n_samples), labels.offsets)
 
@@ -337,6 +373,16 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         known = np.ones(labels.n_slots, bool)
         known[labels.offsets.astype(np.intp)] = False
         return known
+
+
+@contextmanager
+def _opened(X: Any, client: Any, memory: str | int | None) -> Iterator[tuple[Labels, Sequence[int] | None]]:
+    """Base labels in any form, and the first rows of the blocks of a dask collection."""
+    if is_collection(X):
+        with labels_of_collection(X, client, machine_of(Where(memory=memory, client=client))) as held:
+            yield held
+    else:
+        yield as_labels(X, memory=memory), None
 
 
 def _recorded(

@@ -19,7 +19,7 @@ from cehm_dask.clusters.connect import told_when_lost
 from cehm_dask.clusters.workers import require_access
 from cehm_dask.data.consensus_store import ConsensusStore, open_consensus
 from cehm_dask.data.ensemble_store import Ensemble
-from cehm_dask.data.labels import Labels
+from cehm_dask.data.labels import ChunkSource, Labels
 from cehm_dask.engine.budget import Budget, make_budget
 from cehm_dask.engine.sweep import Engine
 from cehm_dask.errors import ClusterError
@@ -28,7 +28,20 @@ from cehm_dask.method.confidence import gauge_of
 from cehm_dask.method.consensus import Consensus, Progress, Record, consensus
 from cehm_dask.method.orders import Read
 from cehm_dask.method.params import Params, auto_clusters, expected_sweeps
-from cehm_dask.method.result import MARGIN_BINS, add_written, fill, gather, join, margin_units, write_chunk, write_run
+from cehm_dask.method.result import (
+    MARGIN_BINS,
+    add_summaries,
+    add_written,
+    fill,
+    gather,
+    join,
+    margin_units,
+    pieces_of,
+    summarise,
+    write_chunk,
+    write_piece,
+    write_span,
+)
 from cehm_dask.method.rounds import Harvest
 from cehm_dask.method.survey import mean_margin
 from cehm_dask.method.trail import stages_of
@@ -52,11 +65,16 @@ class Where:
     """Path or URL of a consensus.zarr."""
     overwrite: bool = False
     block_rows: int | None = None
+    lazy: bool = False
+    """Whether labels and margins are left to be computed from the tables, block by block."""
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """A consensus with the labels and margins of all samples: numpy arrays, or Zarr arrays if they were stored."""
+    """A consensus with the labels and margins of all samples: numpy arrays, or Zarr arrays if they were stored.
+
+    None where they are left to be computed (``Where.lazy``).
+    """
 
     consensus: Consensus
     labels: Any
@@ -86,7 +104,7 @@ def budget_of(labels: Labels, params: Params, ks: Sequence[int], where: Where) -
         taken=machine.taken,
         workers=machine.workers,
         threads=machine.threads,
-        returned=where.output is None,
+        returned=where.output is None and not where.lazy,
         block_rows=where.block_rows,
     )
 
@@ -133,6 +151,10 @@ def find_consensus(
             order = replace(problem.last_order(), gauge=gauge)
             if store is not None:
                 return _store_result(engine, store, result, order)
+            if where.lazy:
+                sizes, units = engine.sweep("result", summarise, add_summaries, order, problem.belonging)
+                scan = _scan(result, mean_margin(units, problem))
+                return Outcome(result, None, None, None, sizes, scan, engine.sweeps, budget)
             found = _result(engine, order)
             mean = mean_margin(margin_units(found.margin, problem.belonging), problem)
             sizes = np.bincount(found.labels[found.labels >= 0], minlength=order.clusters)
@@ -199,7 +221,12 @@ def _store_result(engine: Engine, store: ConsensusStore, result: Consensus, orde
     belonging = problem.belonging
     if aligned:
         writing = (order, writer, labels.n_members, belonging)
-        histogram, units, digests = engine.sweep("result", write_run, add_written, *writing)
+        histogram, units, digests = engine.sweep("result", write_span, add_written, *writing)
+    elif labels.edges is not None:
+        writing = (order, writer, labels.n_members, belonging)
+        empty = replace(engine.spans[0], labels=replace(labels, source=ChunkSource([], ())), token="")
+        pieces = pieces_of(labels, writer.chunk_rows)
+        histogram, units, digests = add_written(list(engine.each(write_piece, pieces, empty, *writing)))
     else:
         digests = {}
         found = _result(engine, order)

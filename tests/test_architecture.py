@@ -17,7 +17,7 @@ LAYERS = [
     {"data"},
     {"engine"},
     {"method", "clusters"},
-    {"members", "job"},
+    {"members", "job", "lazy"},
     {"estimator", "rivals"},
     {"cluster_ensemble"},
     {"results"},

@@ -6,6 +6,7 @@ codes that the kernels use as sparse-matrix indices. Where the user's array alre
 """
 
 import os
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -84,19 +85,32 @@ class ArraySource:
 
 
 @dataclass(frozen=True, eq=False)
-class SliceSource:
-    """Some rows of the codes, where they were sent to."""
+class ChunkSource:
+    """Codes in consecutive chunks: arrays in this process, or futures of arrays that lie with a client's workers."""
 
-    codes: Codes
-    first_row: int
+    chunks: Sequence[Any]
+    edges: tuple[int, ...]
+    """First row of every chunk, and the end."""
+    remote: bool = False
     portable = False
     checked = True
 
+    def between(self, start: int, stop: int) -> "ChunkSource":
+        """The chunks that hold some rows."""
+        first, last = bisect_right(self.edges, start) - 1, bisect_left(self.edges, stop)
+        return ChunkSource(self.chunks[first:last], self.edges[first : last + 1], self.remote)
+
     def read(self, start: int, stop: int) -> Codes:
-        return self.codes[start - self.first_row : stop - self.first_row]
+        if self.remote:
+            raise RuntimeError("rows of a dask collection stay with the workers")
+        own = self.between(start, stop)
+        parts = [
+            chunk[max(start - first, 0) : stop - first] for chunk, first in zip(own.chunks, own.edges, strict=False)
+        ]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def confirm(self) -> None:
-        """The process that sent the rows checks their source."""
+        """Whoever made the chunks looks at where they came from."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,13 +134,18 @@ class Labels:
     """Rows of a shard, where there are shards."""
     itemsize: int = 1
     fingerprint: str = ""
-    """Of an ensemble.zarr; what a resumed run must find unchanged."""
+    """Of an ensemble.zarr or a dask collection; what a resumed run must find unchanged."""
 
     @property
     def shape(self) -> Shape:
         """What the budget needs to know."""
         row_bytes = self.n_members * self.itemsize
-        return Shape(self.n_samples, row_bytes, self.n_slots, self.read_rows, self.align_rows)
+        return Shape(self.n_samples, row_bytes, self.n_slots, self.read_rows, self.align_rows, self.edges)
+
+    @property
+    def edges(self) -> tuple[int, ...] | None:
+        """Where the rows are cut into chunks that lie with workers; None: they can be cut anywhere."""
+        return self.source.edges if isinstance(self.source, ChunkSource) and self.source.remote else None
 
     @property
     def n_members(self) -> int:
@@ -148,10 +167,15 @@ class Labels:
             raise InputError(f"base labels: {fault}: they changed while they were being read, or the file was edited")
         return codes
 
-    def count_hyperedges(self) -> int:
-        """Base clusters of all members together, before any sweep: known to a store, counted for an array."""
+    def count_hyperedges(self) -> int | None:
+        """Base clusters of all members together, before any sweep: known to a store, counted for an array.
+
+        None where the rows lie with workers: the first sweep counts them.
+        """
         if isinstance(self.source, Ensemble):
             return int(np.count_nonzero(self.source.sizes))
+        if self.edges is not None:
+            return None
         filled = np.zeros(self.n_slots, bool)
         for start in range(0, self.n_samples, _SCAN_ROWS):
             codes = self.read(start, min(start + _SCAN_ROWS, self.n_samples))

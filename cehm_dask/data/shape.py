@@ -14,4 +14,6 @@ class Shape:
     read_rows: int | None
     """Rows read in one go from a store; None for an array in memory."""
     align_rows: int
-    """Runs begin at multiples of this, so that each writes whole shards."""
+    """Spans begin at multiples of this, so that each writes whole shards."""
+    edges: tuple[int, ...] | None = None
+    """Spans begin at some of these, where rows lie in chunks with workers."""

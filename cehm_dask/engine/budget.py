@@ -224,6 +224,10 @@ def _span_edges(shape: Shape, workers: int | None, threads: int, block_rows: int
         work = shape.n_samples * shape.row_bytes * columns
         n_runs = max(hands, min(n_runs, work // DASK_SPAN_WORK))
     n_runs = max(1, min(n_runs, units // shortest or 1))
+    if shape.edges is not None:
+        wanted = np.linspace(0, shape.n_samples, min(n_runs, len(shape.edges) - 1) + 1)
+        places = np.abs(np.subtract.outer(wanted, shape.edges)).argmin(axis=1)
+        return tuple(sorted({shape.edges[place] for place in places.tolist()}))
     edges = (min(shape.n_samples, unit * (units * i // n_runs)) for i in range(n_runs + 1))
     return tuple(dict.fromkeys(edges))
 

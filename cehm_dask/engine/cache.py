@@ -44,7 +44,7 @@ class _Caches:
 
     def of(self, token: str, index: int, n_rows: int, budget: Budget) -> SpanCache:
         with self._lock:
-            if token in self._closed:
+            if not token or token in self._closed:
                 return SpanCache(keep_state=False, keep_labels=False)
             kept = self._kept.setdefault(token, {})
             if index not in kept:

@@ -13,15 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from cehm_dask.data.labels import Codes, SliceSource
+from cehm_dask.data.labels import ChunkSource, Codes
 from cehm_dask.engine.cache import CACHES
 from cehm_dask.engine.span import Span
 from cehm_dask.engine.task import FAN_IN, Combine, Done, T, do
 from cehm_dask.errors import CehmError, ClusterError
 
 log = logging.getLogger(__name__)
-
-_NO_ROWS = np.empty((0, 0), np.uint8)
 
 SMALL_ARGUMENTS = 4 << 20
 """Bytes of arguments that may travel inside the tasks of a sweep, through the scheduler; more come from a worker."""
@@ -50,7 +48,13 @@ class DaskWorkers:
         self._held: list[Any] = []
 
     def sweep(
-        self, work: Callable[..., T], combine: Combine[T], spans: Sequence[Span], args: tuple[Any, ...], done: Done
+        self,
+        name: str,
+        work: Callable[..., T],
+        combine: Combine[T],
+        spans: Sequence[Span],
+        args: tuple[Any, ...],
+        done: Done,
     ) -> T:
         from distributed.client import FutureCancelledError
         from distributed.comm.core import CommClosedError
@@ -60,7 +64,7 @@ class DaskWorkers:
         attempt = 1
         while True:
             try:
-                return self._sweep(work, combine, spans, args, done)
+                return self._sweep(name, work, combine, spans, args, done)
             except CehmError:
                 raise
             except Exception as error:
@@ -85,30 +89,40 @@ class DaskWorkers:
         )
 
     def _sweep(
-        self, work: Callable[..., T], combine: Combine[T], spans: Sequence[Span], args: tuple[Any, ...], done: Done
+        self,
+        name: str,
+        work: Callable[..., T],
+        combine: Combine[T],
+        spans: Sequence[Span],
+        args: tuple[Any, ...],
+        done: Done,
     ) -> T:
         import dask
 
-        client, sweep = self.client, uuid.uuid4().hex[:12]
+        client, sweep, name = self.client, uuid.uuid4().hex[:12], name.replace(" ", "-")
         workers = self._addresses()
         if not workers:
             client.wait_for_workers(1, timeout=WAIT_FOR_WORKERS)
             workers = self._addresses()
-        self._homes = share_out(self._homes, [span.index for span in spans], workers)
-        shared = self._shared(args, len(spans), f"cehm-orders-{sweep}")
-        homes = {f"cehm-span-{sweep}-{span.index}": [self._homes[span.index]] for span in spans}
-        parts = [(work, self._portable(span), self._slice(span), shared) for span in spans]
+        remote = spans[0].labels.edges is not None
+        if not remote:  # else Dask places the tasks where the rows are
+            self._homes = share_out(self._homes, [span.index for span in spans], workers)
+        shared = self._shared(args, len(spans), f"cehm-{name}-orders-{sweep}")
+        keys = {span.index: f"cehm-{name}-{sweep}-{span.index}" for span in spans}
+        homes = {} if remote else {keys[span.index]: [self._homes[span.index]] for span in spans}
+        parts = [(work, self._portable(span), self._rows(span), shared) for span in spans]
         # In one message, for the client holds every further one back for 10 ms; for the same reason, the results of
         # the sweep before are released after it.
-        with dask.annotate(workers=homes.__getitem__, allow_other_workers=True, retries=2):
-            layer = client.map(_on_worker, *zip(*parts, strict=True), key=list(homes), pure=False)
+        placed = {} if remote else {"workers": homes.__getitem__, "allow_other_workers": True}
+        with dask.annotate(**placed, retries=2):
+            layer = client.map(_on_worker, *zip(*parts, strict=True), key=list(keys.values()), pure=False)
         self._held = layer
         for future, span in zip(layer, spans, strict=True):
             future.add_done_callback(lambda _future, rows=span.n_rows: done(rows))
         while len(layer) > FAN_IN:
             depth = len(layer)
             layer = [
-                client.submit(combine, layer[i : i + FAN_IN], key=f"cehm-sum-{sweep}-{depth}-{i}", pure=False)
+                client.submit(combine, layer[i : i + FAN_IN], key=f"cehm-{name}-sum-{sweep}-{depth}-{i}", pure=False)
                 for i in range(0, depth, FAN_IN)
             ]
         # The last few are added here: one more task would take ten milliseconds, a twentieth of a sweep over 10⁷ rows.
@@ -128,7 +142,7 @@ class DaskWorkers:
             while not ended.wait(CHECK_SECONDS):
                 with suppress(Exception):  # a cluster that does not answer is noticed by the gathering thread
                     workers = self._addresses()
-                    if workers and homes.isdisjoint(workers) and not ended.is_set():
+                    if homes and workers and homes.isdisjoint(workers) and not ended.is_set():
                         self.client.cancel(futures, force=True)
                         return
 
@@ -167,16 +181,20 @@ class DaskWorkers:
         return (
             span
             if span.labels.source.portable
-            else replace(span, labels=replace(span.labels, source=SliceSource(_NO_ROWS, 0)))
+            else replace(span, labels=replace(span.labels, source=ChunkSource([], ())))
         )
 
-    def _slice(self, span: Span) -> Any:
-        if span.labels.source.portable:
+    def _rows(self, span: Span) -> Any:
+        """The rows of a span as futures, one or more; None where workers read them themselves."""
+        source = span.labels.source
+        if source.portable:
             return None
+        if isinstance(source, ChunkSource) and source.remote:
+            return list(source.between(span.start, span.stop).chunks)
         if span.index not in self._slices:
             rows = np.ascontiguousarray(span.labels.read(span.start, span.stop))
             self._slices[span.index] = self.client.scatter(rows, workers=[self._homes[span.index]], hash=False)
-        return self._slices[span.index]
+        return [self._slices[span.index]]
 
     def close(self, token: str | None = None) -> None:
         self._slices.clear()
@@ -200,9 +218,10 @@ def _hand_over(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return args
 
 
-def _on_worker(work: Callable[..., T], span: Span, rows: Codes | None, args: tuple[Any, ...]) -> T:
+def _on_worker(work: Callable[..., T], span: Span, rows: Sequence[Codes] | None, args: tuple[Any, ...]) -> T:
     if rows is not None:
-        span = replace(span, labels=replace(span.labels, source=SliceSource(rows, span.start)))
+        edges = tuple(np.cumsum([span.start, *map(len, rows)]).tolist())
+        span = replace(span, labels=replace(span.labels, source=ChunkSource(rows, edges)))
     return do(work, span, args)
 
 

@@ -19,7 +19,7 @@ class Span:
     labels: Labels
     budget: Budget
     token: str
-    """Of the engine."""
+    """Of the engine; empty: nothing is cached."""
     index: int
     start: int
     stop: int

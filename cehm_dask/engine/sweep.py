@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -82,7 +82,7 @@ class Engine:
                     rows_done = min(rows_done + rows, self.labels.n_samples)
                     self.watch(name, rows_done, self.labels.n_samples)
 
-        result = self._workers.sweep(work, combine, self.spans, args, done)
+        result = self._workers.sweep(name, work, combine, self.spans, args, done)
         self.labels.source.confirm()  # before a checkpoint or a result is made of what was read
         if reads:
             self.sweeps += 1
@@ -91,6 +91,10 @@ class Engine:
         kind = f"sweep {self.sweeps}" if reads else f"look {self.looks}"
         log.debug("%s (%s): %.4f s", kind, name, time.perf_counter() - begin)
         return result
+
+    def each(self, work: Callable[..., T], items: Iterable[Any], *shared: Any) -> Iterator[T]:
+        """``work(item, *shared)`` for every item, by whoever does the sweeps."""
+        return self._workers.each(work, items, *shared)
 
     def close(self) -> None:
         self._workers.close(self.spans[0].token)

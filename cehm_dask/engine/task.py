@@ -20,9 +20,15 @@ class Workers(Protocol):
     """Who does the work: threads of this process, or the workers of a Dask client."""
 
     def sweep(
-        self, work: Callable[..., T], combine: Combine[T], spans: Sequence[Span], args: tuple[Any, ...], done: Done
+        self,
+        name: str,
+        work: Callable[..., T],
+        combine: Combine[T],
+        spans: Sequence[Span],
+        args: tuple[Any, ...],
+        done: Done,
     ) -> T:
-        """``work(span, *args)`` for every span, combined."""
+        """``work(span, *args)`` for every span, combined; tasks carry the name."""
         ...
 
     def each(self, work: Callable[..., T], items: Iterable[Any], *shared: Any) -> Iterator[T]:

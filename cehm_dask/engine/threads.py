@@ -18,7 +18,13 @@ class Threads:
         self._pool = ThreadPoolExecutor(count) if count > 1 else None
 
     def sweep(
-        self, work: Callable[..., T], combine: Combine[T], spans: Sequence[Span], args: tuple[Any, ...], done: Done
+        self,
+        _name: str,
+        work: Callable[..., T],
+        combine: Combine[T],
+        spans: Sequence[Span],
+        args: tuple[Any, ...],
+        done: Done,
     ) -> T:
         def do_span(span: Span) -> T:
             result = do(work, span, args)

@@ -5,12 +5,15 @@ every worker would pay for it in seconds and memory.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.data.consensus_store import ResultWriter
+from cehm_dask.data.labels import ChunkSource, Labels
 from cehm_dask.engine.span import Span
 from cehm_dask.method.belonging import BELONGINGS
 from cehm_dask.method.orders import Read
@@ -65,8 +68,48 @@ Written = tuple[NDArray[np.int64], int, dict[str, str]]
 """Histogram of the margins by cluster, their sum in whole units, and the digests of the chunks."""
 
 
-def write_run(span: Span, order: Read, writer: ResultWriter, n_members: int, belonging: str) -> Written:
-    """Write a run's labels, margins and confidences chunk by chunk."""
+def summarise(span: Span, order: Read, belonging: str) -> tuple[NDArray[np.int64], int]:
+    """Sizes of the clusters, and the sum of the margins in whole units, where the rows stay with the workers."""
+    sizes, units = np.zeros(order.clusters, np.int64), 0
+    for _, found in harvest_blocks(span, order):
+        sizes += np.bincount(found.labels[found.labels >= 0], minlength=order.clusters)
+        units += margin_units(found.margin, belonging)
+    return sizes, units
+
+
+def add_summaries(parts: Sequence[tuple[NDArray[np.int64], int]]) -> tuple[NDArray[np.int64], int]:
+    """Those of several spans, together."""
+    sizes, units = zip(*parts, strict=True)
+    return np.sum(sizes, axis=0), sum(units)
+
+
+class Piece(NamedTuple):
+    """Rows of one chunk of a result, as chunks of codes that lie with workers."""
+
+    start: int
+    stop: int
+    chunks: Sequence[Any]
+    edges: tuple[int, ...]
+
+
+def pieces_of(labels: Labels, rows: int) -> list[Piece]:
+    """All rows of a collection in pieces of so many."""
+    source = labels.source
+    if not isinstance(source, ChunkSource):
+        raise TypeError("only collections are cut into pieces")
+    starts = range(0, labels.n_samples, rows)
+    found = [(start, min(start + rows, labels.n_samples)) for start in starts]
+    return [Piece(*place, (own := source.between(*place)).chunks, own.edges) for place in found]
+
+
+def write_piece(piece: Piece, empty: Span, *writing: Any) -> Written:
+    """:func:`write_span` for a piece; ``empty`` is a span without rows."""
+    labels = replace(empty.labels, source=ChunkSource(piece.chunks, piece.edges))
+    return write_span(replace(empty, labels=labels, start=piece.start, stop=piece.stop), *writing)
+
+
+def write_span(span: Span, order: Read, writer: ResultWriter, n_members: int, belonging: str) -> Written:
+    """Write a span's labels, margins and confidences chunk by chunk."""
     histogram, units = np.zeros((order.clusters, MARGIN_BINS), np.int64), 0
     digests: dict[str, str] = {}
     held: list[Harvest] = []

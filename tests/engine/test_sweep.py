@@ -43,7 +43,7 @@ class Stragglers(Threads):
         super().__init__(2)
         self.earlier, self.rng, self.met = [], random.Random(0), 0
 
-    def sweep(self, work, combine, runs, args, done):
+    def sweep(self, _name, work, combine, runs, args, done):
         def with_stragglers(run, *args):
             others = [(work, run, args), *self.rng.sample(self.earlier, min(1, len(self.earlier)))]
             threads = [threading.Thread(target=_on_worker, args=(w, r, None, a)) for w, r, a in others]
