@@ -21,7 +21,7 @@ LAYERS = [
     {"engine", "ingest", "synth", "cluster", "verification", "members"},
     {"base_labels", "intersections", "outputs"},
     {"confidence"},
-    {"medoids", "evaluation", "rounds", "belonging", "points", "spectral"},
+    {"medoids", "evaluation", "rounds", "belonging", "points", "spectral", "borders"},
     {"split", "result"},
     {"problem", "portfolio", "checkpoint"},
     {"start", "diffusion", "adjustion", "choice", "survey", "trail"},
