@@ -444,6 +444,7 @@ class _Run:
                 None if truth is None else open_truth(self.recipe),
                 column=truth.column if truth else None,
                 ensemble=self.ensemble_url,
+                memory=self.recipe.memory,
                 client=self.client,
                 watch=told,
             )
@@ -474,7 +475,7 @@ class _Run:
             stored = open_consensus(self._path("consensus.zarr"))
             with self._file(name) as file:
                 labels, margin, confidence = (stored.array(name) for name in ("labels", "margin", "confidence"))
-                export.write(file, labels, margin, confidence, row_ids(self.recipe))
+                export.write(file, labels, margin, confidence, row_ids(self.recipe), memory=self.recipe.memory)
                 stored.confirm()
 
         self._do("export", [self._consensus_mark, name, self._ids_mark], name, make, name)
@@ -491,6 +492,7 @@ class _Run:
                     features=open_features(self.recipe) if self.recipe.features else None,
                     row_ids=row_ids(self.recipe),
                     scores=scores or None,
+                    memory=self.recipe.memory,
                     overwrite=True,
                 )
 
