@@ -1,6 +1,6 @@
 """``ClusterEnsemble``: features in, consensus out, by scikit-learn's conventions.
 
-The other door beside ``CEHM``, for users who have features and no base labels: makes the members, then their
+Beside ``CEHM``, for users who have features and no base labels: makes the members, then their
 consensus, and keeps the fitted members so that new rows can be labelled. Saved without pickle.
 """
 
@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from cehm_dask.data.attributes import require
 from cehm_dask.data.features import Features, Scaling, as_features
 from cehm_dask.data.model_store import load_model, save_model
-from cehm_dask.engine.sweep import crew
+from cehm_dask.engine.sweep import workers
 from cehm_dask.errors import InputError, InputTypeError, StoreError
 from cehm_dask.estimator import CEHM
 from cehm_dask.machine import cores
@@ -59,8 +59,8 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         Dimensions of a random projection that each member sees.
     bootstrap : bool, default False
         Whether members are fitted on rows drawn with repetition.
-    impute : {None, "mean"}
-        What to do about values that are not finite; None: refuse them.
+    impute : str, optional
+        What to do about values that are not finite: "mean" replaces them; None refuses them.
     variant, tries, restarts, choose, max_iter
         Of the consensus, as in :class:`CEHM`.
     random_state : int, RandomState or None
@@ -133,7 +133,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         X : (n_samples, n_features) numbers, dask array, data frame, sparse matrix, path or URL
         y : ignored
         progress : callable (Event), optional
-            Told of every finished round of the consensus.
+            Called with every finished round of the consensus.
         """
         if isinstance(self.n_clusters, str) and self.n_clusters != "auto":
             raise InputTypeError(f"n_clusters={self.n_clusters!r}: expected a whole number, or 'auto'")
@@ -151,7 +151,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             projection=self.projection,
             bootstrap=self.bootstrap,
         )
-        with crew(cores()) as pool:
+        with workers(cores()) as pool:
             self._labeller, self.members_ = make_labeller(
                 features,
                 plans,
@@ -179,7 +179,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: Any) -> NDArray[np.int16]:
         """Cluster of new rows: the fitted members label them, then the consensus does."""
         features = self._fitting(X)
-        with crew(cores()) as pool:
+        with workers(cores()) as pool:
             return self.consensus_.predict(label_all(features, self._labeller, pool))
 
     def predict_blocks(self, X: Any) -> Iterator[Harvest]:
@@ -228,7 +228,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         try:
             model = cls(**facts["parameters"])
         except TypeError as error:
-            raise StoreError(f"store {url}: parameters of another version ({error}); make it anew") from error
+            raise StoreError(f"store {url}: parameters of another version ({error}); create it again") from error
         edges = np.cumsum([0, *arrays["centres_of"].tolist()])
         parts: Sequence[slice] = [slice(a, b) for a, b in pairwise(edges)]
         members: tuple[Member, ...] = tuple(
@@ -249,7 +249,7 @@ def _refuse_misfits(url: str, arrays: Mapping[str, NDArray[Any]], facts: Mapping
     consensus = ("counts", "weights", "lead", "correlation", "values", "values_of")
     needed = {"columns", "centre", "spread", "slopes", "intercepts", "names", "centres_of"}
     if missing := sorted({*needed, *(f"consensus_{name}" for name in consensus)} - arrays.keys()):
-        raise StoreError(f"store {url}: lacks {', '.join(missing)}; make it anew")
+        raise StoreError(f"store {url}: lacks {', '.join(missing)}; create it again")
     require(url, facts, {"parameters": dict, "members": list, "n_features": int})
     columns, names, centres_of = arrays["columns"], arrays["names"], arrays["centres_of"]
     features, centres = columns.size, int(centres_of.sum())
@@ -264,4 +264,4 @@ def _refuse_misfits(url: str, arrays: Mapping[str, NDArray[Any]], facts: Mapping
     if not wrong and (centres_of.min() < 1 or names.min() < 0 or columns.min() < 0):
         wrong = ["centres_of, names or columns"]
     if wrong or columns.max() >= facts["n_features"]:
-        raise StoreError(f"store {url}: {', '.join(wrong) or 'columns'} do not fit: edited or damaged; make it anew")
+        raise StoreError(f"store {url}: {', '.join(wrong) or 'columns'} do not fit: edited or damaged; create it again")

@@ -169,7 +169,7 @@ def sentence_of(error: BaseException) -> str:
     if code == STORAGE:
         return f"storage failed ({said}): give the same command again"
     if isinstance(error, PermissionError):
-        return f"access denied ({said}): see to the rights, or the credentials"
+        return f"access denied ({said}): check permissions or credentials"
     if isinstance(error, FileNotFoundError) and error.filename is None:  # an object store says little
         return f"not found ({said}): is the path or bucket right?"
     return said

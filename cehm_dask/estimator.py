@@ -1,6 +1,6 @@
-"""scikit-learn estimators: the door for Python users.
+"""The scikit-learn estimator for base labels.
 
-``CEHM`` takes base labels (one column a member) and gives the consensus. Top of the flow: checks parameters,
+``CEHM`` takes base labels (one column per member) and gives the consensus. Top of the flow: checks parameters,
 starts an engine for the labels, runs the stages and keeps what ``predict`` and ``membership`` need: the counts
 table C and the members' labels, never anything of size n but the labels and margins themselves.
 """
@@ -24,7 +24,7 @@ from cehm_dask.data.ingest import label_blocks
 from cehm_dask.data.labels import Labels, as_labels, relabel
 from cehm_dask.engine.sweep import Engine
 from cehm_dask.errors import InputError, StoreError
-from cehm_dask.job import Where, cluster
+from cehm_dask.job import Where, find_consensus
 from cehm_dask.method import kernels
 from cehm_dask.method.confidence import Gauge, evidence, exponents
 from cehm_dask.method.consensus import Progress
@@ -48,14 +48,15 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         one from the labels alone; with one of the three knobs below, or ``init``, it is a single chain from medoids.
         "released" is the authors' program, "printed" the equations of the paper: these two may end with fewer
         clusters than asked for. The others are chains with another belonging.
-    similarity : {"jaccard", "containment"}, optional
-        Of hyperedges, for the medoids.
-    belonging : {"share", "count", "cosine", "kmeans", "tau"}, optional
-        Weight of a hyperedge: the share of it that a cluster holds, the number of samples, that share divided by the
-        cluster's length, or the weights that climb the normalised association or Goodman and Kruskal's τ.
-    schedule : {"fixed", "renewed", "direct"}, optional
-        Samples assigned in a diffusion round: equal steps and exactly so many; a share of what is left and
-        everything tied with the last one; or all at once.
+    similarity : str, optional
+        Of hyperedges, for the medoids: "jaccard" or "containment". Default: that of the variant.
+    belonging : str, optional
+        Weight of a hyperedge: the share of it that a cluster holds ("share"), the number of samples ("count"), that
+        share divided by the cluster's length ("cosine"), or the weights that climb the normalised association
+        ("kmeans") or Goodman and Kruskal's τ ("tau"). Default: that of the variant.
+    schedule : str, optional
+        Samples assigned in a diffusion round: equal steps and exactly so many ("fixed"); a share of what is left and
+        everything tied with the last one ("renewed"); or all at once ("direct"). Default: that of the variant.
     tries : int, default 10
         Solutions of the k-medoids problem, from different seeds, of which the best are taken; none costs a sweep, and
         one that came up as the best three times ends the search. The authors' program has 1.
@@ -73,7 +74,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     Attributes
     ----------
     labels_ : (n_samples,) int16
-        Cluster of each sample; -1 where no member says anything.
+        Cluster of each sample; -1 where all base labels are missing.
     margin_ : (n_samples,) float64
         Lead of the cluster over the runner-up in mean shares of base clusters, from 0 (tie) to 1, but for counts.
     confidence_ : (n_samples,) float64
@@ -115,7 +116,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     n_clusters_found_ : int
         Clusters that hold samples.
     n_silent_ : int
-        Samples that no member says anything about.
+        Samples whose base labels are all missing.
     n_sweeps_ : int
         Passes made over the labels.
 
@@ -171,11 +172,11 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : (n_samples, n_members) integers, dask array, data frame, list of columns, file, or ensemble.zarr
-            Base labels, -1 where a member says nothing about a sample. A store (path or URL) is read block by block.
+            Base labels, -1 where one is missing. A store (path or URL) is read block by block.
         y : ignored
         output : path or URL, optional
             Of a consensus.zarr to write. Every round ends in a checkpoint there; the same call after an interruption
-            goes on from it. ``labels_`` and ``margin_`` are then Zarr arrays, read when indexed.
+            resumes from it. ``labels_`` and ``margin_`` are then Zarr arrays, read when indexed.
         overwrite : bool
             Replace an output that exists.
         memory : str or int, optional
@@ -204,7 +205,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             overwrite=overwrite,
         )
         follow = None if record is None else partial(_recorded, record)
-        outcome = cluster(labels, params, seed, where, ks=ks, auto=auto, record=follow, progress=progress)
+        outcome = find_consensus(labels, params, seed, where, ks=ks, auto=auto, record=follow, progress=progress)
         result, problem = outcome.consensus, outcome.consensus.chosen.problem
         self.labels_ = outcome.labels
         self.margin_ = outcome.margin
@@ -233,7 +234,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict(self, X: Any) -> NDArray[np.int16]:
-        """Cluster of new samples from their base labels; labels never seen count as "says nothing".
+        """Cluster of new samples from their base labels; labels never seen count as missing.
 
         A sample with no known label gets -1.
         """
@@ -262,7 +263,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """The model behind a consensus.zarr, ready to predict."""
         stored = open_consensus(os.fspath(url))
         if "label_values" not in stored.facts:
-            raise StoreError(f"store {stored.url}: does not say which labels its members have; make it anew")
+            raise StoreError(f"store {stored.url}: does not say which labels its members have; create it again")
         settings = ("variant", "similarity", "belonging", "schedule", "choose", "max_iter")
         identity = Facts(stored.facts["identity"], stored.url)
         model = cls(stored.facts["n_clusters"], **{name: identity[name] for name in settings})
@@ -300,7 +301,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """Take up what :meth:`to_arrays` gave, ready to predict; ``url`` names where it was stored."""
         values, lengths = arrays["values"], arrays["values_of"]
         if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or lengths.min() < 0 or lengths.sum() != len(values):
-            raise StoreError(f"store {url}: values_of do not fit the values: edited or damaged; make it anew")
+            raise StoreError(f"store {url}: values_of do not fit the values: edited or damaged; create it again")
         return self._take_up(arrays, np.split(values, np.cumsum(lengths)[:-1]), url)
 
     def _take_up(self, tables: Mapping[str, Any], values: Sequence[NDArray[Any]], url: str) -> Self:
@@ -313,7 +314,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         if not fitting or counts.min() < 0 or not np.isfinite(weights).all():
             raise StoreError(
                 f"store {url}: counts {counts.shape}, weights {weights.shape} and lead {lead.shape} do not fit "
-                f"{shape[0]} base clusters: edited or damaged; make it anew"
+                f"{shape[0]} base clusters: edited or damaged; create it again"
             )
         self.counts_, self.weights_ = counts.astype(np.int64), weights
         self._lead, self._correlation, self._values = lead, float(tables["correlation"][0]), list(values)

@@ -26,9 +26,10 @@ from cehm_dask.errors import ClusterError
 from cehm_dask.machine import Machine, cluster_machine, format_bytes, peak_bytes, this_machine
 from cehm_dask.method.confidence import gauge_of
 from cehm_dask.method.consensus import Consensus, Progress, Record, consensus
+from cehm_dask.method.orders import Read
 from cehm_dask.method.params import Params, auto_clusters, expected_sweeps
 from cehm_dask.method.result import MARGIN_BINS, add_written, fill, gather, join, margin_units, write_chunk, write_run
-from cehm_dask.method.rounds import Harvest, Order
+from cehm_dask.method.rounds import Harvest
 from cehm_dask.method.survey import mean_margin
 from cehm_dask.method.trail import stages_of
 
@@ -90,7 +91,7 @@ def budget_of(labels: Labels, params: Params, ks: Sequence[int], where: Where) -
     )
 
 
-def cluster(
+def find_consensus(
     labels: Labels,
     params: Params,
     seed: int,
@@ -155,7 +156,7 @@ def _log_plan(labels: Labels, problems_of: Sequence[Params], budget: Budget) -> 
     terms = ", ".join(f"{name} {format_bytes(size)}" for name, size in budget.terms.items() if size)
     log.info(
         "plan: %d runs, blocks of %d rows, about %d sweeps of %s; memory %s of %s allowed: %s",
-        len(budget.run_edges) - 1,
+        len(budget.span_edges) - 1,
         budget.block_rows,
         sweeps,
         format_bytes(labels.n_samples * labels.n_members * labels.itemsize),
@@ -181,7 +182,7 @@ def _fingerprint(labels: Labels) -> str:
     return digest.hexdigest()
 
 
-def _result(engine: Engine, order: Order) -> Harvest:
+def _result(engine: Engine, order: Read) -> Harvest:
     """Labels, margins and confidences of all rows; threads of this process fill the arrays in place."""
     if engine.client is not None:
         return engine.sweep("result", gather, join, order)
@@ -191,7 +192,7 @@ def _result(engine: Engine, order: Order) -> Harvest:
     return found
 
 
-def _store_result(engine: Engine, store: ConsensusStore, result: Consensus, order: Order) -> Outcome:
+def _store_result(engine: Engine, store: ConsensusStore, result: Consensus, order: Read) -> Outcome:
     labels, problem = engine.labels, result.chosen.problem
     aligned = labels.align_rows > 1
     writer = store.create_result(labels.n_samples, labels.align_rows if aligned else RESULT_CHUNK_ROWS)

@@ -180,3 +180,41 @@ def _libraries() -> Any:
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
+
+
+class _SharedLimit:
+    """A limit that several threads need at a time: set by the first, lifted by the last."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._limit: Any = None
+
+    def __enter__(self) -> None:
+        from threadpoolctl import threadpool_limits
+
+        with self._lock:
+            if self._users == 0:
+                self._limit = threadpool_limits(1, user_api="blas")
+            self._users += 1
+
+    def __exit__(self, *exc: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                self._limit.restore_original_limits()
+
+
+_one_blas_thread = _SharedLimit()
+
+
+@contextmanager
+def one_thread_each() -> Iterator[None]:
+    """Hold the libraries that a fit uses to one thread, in threads side by side.
+
+    OpenMP has a limit per thread, BLAS one per process. Libraries that were loaded meanwhile are found too.
+    """
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1, user_api="openmp"), _one_blas_thread:
+        yield

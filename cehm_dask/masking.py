@@ -198,10 +198,14 @@ def mask_error(error: BaseException) -> None:
 
 
 class MaskedStream:
-    """A text stream that masks all that is written to it."""
+    """A text stream that masks all that is written to it.
 
-    def __init__(self, raw: TextIO) -> None:
+    ``spare``: what cannot be written to it, as on a full disk, is lost, and is no reason to end with another exit code.
+    """
+
+    def __init__(self, raw: TextIO, *, spare: bool = False) -> None:
         self.raw: TextIO = raw.raw if isinstance(raw, MaskedStream) else raw
+        self._spare = spare
         self.buffer = _MaskedBytes(self)
 
     def write(self, text: str) -> int:
@@ -212,15 +216,25 @@ class MaskedStream:
 
     def write_masked(self, text: str) -> None:
         """Write what is masked already, value by value."""
-        with _reader_there():
+        with self._written():
             self.raw.write(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
         self.write("".join(lines))
 
     def flush(self) -> None:
-        with _reader_there():
+        with self._written():
             self.raw.flush()
+
+    @contextmanager
+    def _written(self) -> Iterator[None]:
+        try:
+            with _reader_there():
+                yield
+        except OSError as error:
+            if not self._spare or isinstance(error, ReaderGoneError):
+                raise
+            look_away(self.raw)
 
     def __getattr__(self, name: str) -> Any:
         if name == "raw":  # not there yet
@@ -247,14 +261,22 @@ def _reader_there() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError as error:  # told apart from a connection that breaks
-        raise ReaderGoneError("nobody reads what is printed") from error
+        raise ReaderGoneError("the reader of the output has gone") from error
+
+
+def look_away(stream: TextIO) -> None:
+    """Send what a stream still holds, and all that follows, nowhere: else it would fail again when Python ends."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 @contextmanager
 def masked_streams() -> Iterator[None]:
     """Mask what this process prints, to stdout and to stderr."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = MaskedStream(sys.stdout), MaskedStream(sys.stderr)
+    sys.stdout, sys.stderr = MaskedStream(sys.stdout), MaskedStream(sys.stderr, spare=True)
     try:
         yield
     finally:
@@ -265,7 +287,7 @@ def mask_process(values: Mapping[str, str]) -> None:
     """Mask what another process, such as a Dask worker, prints and logs from now on; ``values``: of :func:`known`."""
     for value, instead in values.items():
         _add(value, instead)
-    sys.stdout, sys.stderr = MaskedStream(sys.stdout), MaskedStream(sys.stderr)
+    sys.stdout, sys.stderr = MaskedStream(sys.stdout), MaskedStream(sys.stderr, spare=True)
     loggers = [logging.getLogger(), *map(logging.getLogger, list(logging.root.manager.loggerDict))]
     for handler in {handler for logger in loggers for handler in logger.handlers}:
         if isinstance(handler, logging.StreamHandler):

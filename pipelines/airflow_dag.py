@@ -1,8 +1,8 @@
-"""Airflow 3: one run of a recipe a day, its stages as tasks.
+"""Airflow 3: one run of a recipe per day, its stages as tasks.
 
 Put this file into the DAG folder. Airflow and cehm_dask need not share a virtual environment: every task is the
 command ``cehm run RECIPE --until STAGE --date DAY``, found through the variable CEHM_COMMAND (default: ``cehm``).
-Because a run is idempotent, a retry goes on where the first try stopped, even after ``kill -9``, and a day that is
+Because a run is idempotent, a retry resumes where the first try stopped, even after ``kill -9``, and a day that is
 done is a no-op. Recipe, input and overrides are parameters of the DAG run; the metrics of the result are the XCom of
 the last task, with ``${VAR}`` where a path comes from the environment. The exit code says whether a task is tried
 again: HOPELESS and RETRIED below; a run that was killed has neither, and is tried again too.
@@ -34,7 +34,7 @@ RETRIED = {
     7: "another run is writing the same output",
 }
 DEATH_OF_PARENT = 1
-"""PR_SET_PDEATHSIG: should the task be killed, its run is told to save its state and end."""
+"""PR_SET_PDEATHSIG: if the task is killed, its run gets SIGTERM, saves its state and ends."""
 
 
 def day() -> str:
@@ -61,7 +61,7 @@ def run_until(stage: str) -> dict[str, Any]:
         raise AirflowFailException(f"{shlex.join(command)}: {HOPELESS[process.returncode]}; see the log above")
     if process.returncode != 0:
         why = RETRIED.get(process.returncode, f"exit code {process.returncode}")
-        raise AirflowException(f"{shlex.join(command)}: {why}; the next try goes on from here")
+        raise AirflowException(f"{shlex.join(command)}: {why}; the next try resumes from here")
     return dict(json.loads(process.stdout))
 
 

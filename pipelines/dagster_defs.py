@@ -1,8 +1,8 @@
-"""Dagster: the stages of a recipe as assets, one partition a day, with a schedule.
+"""Dagster: the stages of a recipe as assets, one partition per day, with a schedule.
 
 ``dagster dev -f pipelines/dagster_defs.py``. Every asset is the command ``cehm run RECIPE --until STAGE --date DAY``,
 found through the variable CEHM_COMMAND (default: ``cehm``), so Dagster may live in a virtual environment of its own.
-Because a run is idempotent, a retry goes on where the first try stopped, and a day that is done is a no-op. Recipe,
+Because a run is idempotent, a retry resumes where the first try stopped, and a day that is done is a no-op. Recipe,
 overrides and cluster are the resource ``cehm``; metrics and the report are attached to the assets as metadata, with
 ``${VAR}`` where a path comes from the environment. The exit code says whether an asset is tried again: HOPELESS and
 RETRIED below; a run that was killed has neither, and is tried again too.
@@ -52,7 +52,7 @@ class Cehm(dg.ConfigurableResource):  # type: ignore[type-arg]
             code = process.returncode
             why = (HOPELESS | RETRIED).get(code, f"exit code {code}")
             if code not in HOPELESS:
-                why += "; the next try goes on from here"
+                why += "; the next try resumes from here"
             raise dg.Failure(f"{shlex.join(command)}: {why}", allow_retries=code not in HOPELESS)
         return dict(json.loads(process.stdout))
 

@@ -1,6 +1,6 @@
-"""The picture of the README: how the consensus of thirty k-means runs grows on two-dimensional data.
+"""The picture of the documentation: how the consensus of thirty k-means runs grows on two-dimensional data.
 
-``python pipelines/picture.py`` writes pipelines/picture.png; needs matplotlib.
+``python pipelines/picture.py`` writes docs/images/picture.png; needs matplotlib.
 """
 
 from pathlib import Path
@@ -54,7 +54,7 @@ def main() -> None:
         axis.set_yticks([])
         axis.set_aspect("equal")
         axis.spines[:].set_color("#dddddd")
-    figure.savefig(Path(__file__).with_suffix(".png"), dpi=110)
+    figure.savefig(Path(__file__).parents[1] / "docs" / "images" / "picture.png", dpi=110)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ STAGES = {"method.start", "method.diffusion", "method.adjustion"}
 HOMES = {
     "numba": {"method.kernels"},
     "zarr": {"data.arrays"},
-    "distributed": {"engine.sweep", "clusters.connect"},
+    "distributed": {"engine.dask", "clusters.connect"},
     "cryptography": {"clusters.certificates"},
     "dask_ml": {"members.fit"},
     "matplotlib": {"paper.figures"},

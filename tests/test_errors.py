@@ -366,7 +366,7 @@ def test_scheduler__lost_in_the_middle_is_5_and_the_run_goes_on_without_it(folde
     _, err = cehm(*settings, "--cluster", "cluster.yaml", code=CLUSTER)
     assert time.monotonic() - began[0] < 25
     lines = [line for line in err.splitlines() if line.startswith("error: ")]
-    assert re.match(r"error: the cluster was lost.*; the same command goes on from here", lines[-1])
+    assert re.match(r"error: the cluster was lost.*; the same command resumes from here", lines[-1])
     assert "Traceback" not in err
     cehm(*settings)
     alone = CEHM(5, random_state=0, variant="released").fit("e.zarr")
@@ -459,7 +459,7 @@ def test_numba__without_a_place_for_its_cache(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [str(tmp_path / "cehm_dask" / "method" / "kernels.py"), "3"]
-    assert "intersections is compiled anew in every process" in done.stderr
+    assert "intersections is compiled again in every process" in done.stderr
 
 
 # --- recipes that nobody would write -----------------------------------------------------------------------------
@@ -517,6 +517,8 @@ def test_systemd__restarts_after_what_may_succeed():
     assert set(map(int, prevented.split())) == set(range(1, 8)) - RETRYABLE
 
 
-def test_readme__has_the_same_codes():
-    table = re.findall(r"^\| (\d) \| .+ \| (yes|no)?[^|]*\|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+def test_docs__have_the_same_codes():
+    table = re.findall(
+        r"^\| (\d) \| .+ \| (yes|no)?[^|]*\|$", (ROOT / "docs" / "exit-codes.md").read_text(), re.MULTILINE
+    )
     assert dict(table) == {str(code): {0: ""}.get(code, "yes" if code in RETRYABLE else "no") for code in range(8)}

@@ -18,11 +18,12 @@ from cehm_dask.data.consensus_store import ConsensusStore, open_consensus
 from cehm_dask.data.ingest import ingest
 from cehm_dask.data.labels import as_labels
 from cehm_dask.data.synth import Synth
-from cehm_dask.engine import budget
+from cehm_dask.engine import budget, dask
 from cehm_dask.engine import sweep as engine
 from cehm_dask.engine.budget import make_budget
+from cehm_dask.engine.dask import share_out
 from cehm_dask.errors import BudgetError, BusyError, StoreError
-from cehm_dask.job import Where, cluster
+from cehm_dask.job import Where, find_consensus
 from cehm_dask.method import diffusion, rounds
 from cehm_dask.method.params import Params
 from cehm_dask.method.result import gather, join
@@ -42,7 +43,7 @@ def ensemble(hard_ensemble, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def wanted(hard_ensemble):
-    return cluster(as_labels(hard_ensemble), PARAMS, 0, Where(threads=1))
+    return find_consensus(as_labels(hard_ensemble), PARAMS, 0, Where(threads=1))
 
 
 def assert_same(found, wanted):
@@ -96,26 +97,28 @@ def test_same_labels__any_chunk_block_budget_and_foresight(
         patch.setattr(job, "budget_of", budget_of)
         patch.setattr(rounds, "SAMPLE_ROWS", sample_rows)  # a poor sample foretells windows that the cut misses
         patch.setattr(diffusion, "WINDOW_SIGMAS", sigmas)
-        assert_same(cluster(as_labels(folder / "e.zarr"), PARAMS, 0, where), wanted)
+        assert_same(find_consensus(as_labels(folder / "e.zarr"), PARAMS, 0, where), wanted)
 
 
 @pytest.fixture(params=["a run a worker", "many runs"])
 def runs(request, monkeypatch):
     """Few rows are one run a worker; as many as of large data are summed in several layers, orders fetched apart."""
     if request.param == "many runs":
-        monkeypatch.setattr(budget, "CLUSTER_RUN_WORK", 1)
-        monkeypatch.setattr(engine, "FAN_IN", 2)
-        monkeypatch.setattr(engine, "SMALL_ORDERS", 0)
+        monkeypatch.setattr(budget, "DASK_SPAN_WORK", 1)
+        monkeypatch.setattr(dask, "FAN_IN", 2)
+        monkeypatch.setattr(dask, "SMALL_ARGUMENTS", 0)
 
 
 def test_same_labels__two_processes(ensemble, wanted, two_processes, tmp_path, runs):
-    assert_same(cluster(as_labels(ensemble), PARAMS, 0, Where(client=two_processes)), wanted)
+    assert_same(find_consensus(as_labels(ensemble), PARAMS, 0, Where(client=two_processes)), wanted)
     output = Where(client=two_processes, output=str(tmp_path / "c.zarr"), block_rows=60)
-    assert_same(cluster(as_labels(ensemble), PARAMS, 0, output), wanted)
+    assert_same(find_consensus(as_labels(ensemble), PARAMS, 0, output), wanted)
 
 
 def test_same_labels__array_sent_to_two_processes(hard_ensemble, wanted, two_processes):
-    assert_same(cluster(as_labels(hard_ensemble), PARAMS, 0, Where(client=two_processes, block_rows=300)), wanted)
+    assert_same(
+        find_consensus(as_labels(hard_ensemble), PARAMS, 0, Where(client=two_processes, block_rows=300)), wanted
+    )
 
 
 def test_same_labels__a_worker_killed_and_one_joining(ensemble, wanted, runs):
@@ -130,7 +133,7 @@ def test_same_labels__a_worker_killed_and_one_joining(ensemble, wanted, runs):
                 killed.append("joined")
                 workers.scale(3)
 
-        found = cluster(as_labels(ensemble), PARAMS, 0, Where(client=client, block_rows=100), progress=progress)
+        found = find_consensus(as_labels(ensemble), PARAMS, 0, Where(client=client, block_rows=100), progress=progress)
         assert len(killed) == 2
         assert_same(found, wanted)
 
@@ -144,7 +147,7 @@ def test_same_labels__connection_to_the_scheduler_lost(ensemble, wanted):
                 cut.append(event)
                 client.loop.add_callback(client.scheduler_comm.comm.abort)
 
-        found = cluster(as_labels(ensemble), PARAMS, 0, Where(client=client, block_rows=100), progress=progress)
+        found = find_consensus(as_labels(ensemble), PARAMS, 0, Where(client=client, block_rows=100), progress=progress)
         assert cut
         assert_same(found, wanted)
 
@@ -174,7 +177,8 @@ def save_and_die(self, *args):
         timer.start()
 
 ConsensusStore.save_checkpoint = save_and_die
-job.cluster(as_labels(ensemble), Params(10, variant="released", restarts=2), 0, job.Where(output=output, block_rows=50))
+params, where = Params(10, variant="released", restarts=2), job.Where(output=output, block_rows=50)
+job.find_consensus(as_labels(ensemble), params, 0, where)
 """
 
 
@@ -186,7 +190,7 @@ def test_same_labels__resumed_after_sigkill(ensemble, wanted, tmp_path, when):
     if killed.returncode == 0:
         return  # the random moment came after the end
     rounds = []
-    found = cluster(
+    found = find_consensus(
         as_labels(ensemble), PARAMS, 0, Where(output=output), progress=lambda event: rounds.append(event.round)
     )
     assert_same(found, wanted)
@@ -198,18 +202,18 @@ def test_resume__refuses_other_settings(ensemble, tmp_path):
     output = str(tmp_path / "c.zarr")
     subprocess.run([sys.executable, "-c", KILLED, ensemble, output, "after 2"], check=False)
     with pytest.raises(StoreError, match=r"seed=1 \(there: 0\)"):
-        cluster(as_labels(ensemble), PARAMS, 1, Where(output=output))
+        find_consensus(as_labels(ensemble), PARAMS, 1, Where(output=output))
     with pytest.raises(StoreError, match=r"restarts=3 \(there: 2\)"):
-        cluster(as_labels(ensemble), Params(10, variant="released", restarts=3), 0, Where(output=output))
-    cluster(as_labels(ensemble), PARAMS, 1, Where(output=output, overwrite=True))
+        find_consensus(as_labels(ensemble), Params(10, variant="released", restarts=3), 0, Where(output=output))
+    find_consensus(as_labels(ensemble), PARAMS, 1, Where(output=output, overwrite=True))
 
 
 def test_output__finished_is_not_overwritten(ensemble, wanted, tmp_path):
     where = Where(output=str(tmp_path / "c.zarr"))
-    cluster(as_labels(ensemble), PARAMS, 0, where)
+    find_consensus(as_labels(ensemble), PARAMS, 0, where)
     with pytest.raises(StoreError, match="finished"):
-        cluster(as_labels(ensemble), PARAMS, 0, where)
-    assert_same(cluster(as_labels(ensemble), PARAMS, 0, replace(where, overwrite=True)), wanted)
+        find_consensus(as_labels(ensemble), PARAMS, 0, where)
+    assert_same(find_consensus(as_labels(ensemble), PARAMS, 0, replace(where, overwrite=True)), wanted)
 
 
 def test_output__two_runs_at_once(ensemble, tmp_path):
@@ -217,14 +221,14 @@ def test_output__two_runs_at_once(ensemble, tmp_path):
 
     def progress(_event):
         with pytest.raises(BusyError, match="being written by another run"):
-            cluster(as_labels(ensemble), PARAMS, 0, Where(output=output))
+            find_consensus(as_labels(ensemble), PARAMS, 0, Where(output=output))
 
-    cluster(as_labels(ensemble), Params(10), 0, Where(output=output), progress=progress)
+    find_consensus(as_labels(ensemble), Params(10), 0, Where(output=output), progress=progress)
 
 
 def test_output__facts(ensemble, wanted, tmp_path):
     output = str(tmp_path / "c.zarr")
-    cluster(as_labels(ensemble), PARAMS, 0, Where(output=output))
+    find_consensus(as_labels(ensemble), PARAMS, 0, Where(output=output))
     stored = open_consensus(output)
     assert stored.facts["n_clusters_found"] == wanted.consensus.chosen.n_clusters_found
     assert stored.facts["losses"] == wanted.consensus.chosen.problem.losses
@@ -247,10 +251,10 @@ def test_disk_full__nothing_half_written_counts(ensemble, wanted, tmp_path, monk
 
     monkeypatch.setattr(ResultWriter, "write", full)
     with pytest.raises(OSError, match="No space left"):
-        cluster(as_labels(ensemble), PARAMS, 0, Where(output=output))
+        find_consensus(as_labels(ensemble), PARAMS, 0, Where(output=output))
     with pytest.raises(StoreError, match="half-written"):
         open_consensus(output)
-    assert_same(cluster(as_labels(ensemble), PARAMS, 0, Where(output=output)), wanted)
+    assert_same(find_consensus(as_labels(ensemble), PARAMS, 0, Where(output=output)), wanted)
 
 
 def test_interrupt__goes_on(ensemble, wanted, tmp_path):
@@ -261,8 +265,8 @@ def test_interrupt__goes_on(ensemble, wanted, tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        cluster(as_labels(ensemble), PARAMS, 0, Where(output=output), progress=interrupt)
-    assert_same(cluster(as_labels(ensemble), PARAMS, 0, Where(output=output)), wanted)
+        find_consensus(as_labels(ensemble), PARAMS, 0, Where(output=output), progress=interrupt)
+    assert_same(find_consensus(as_labels(ensemble), PARAMS, 0, Where(output=output)), wanted)
 
 
 def test_checkpoint__small_whatever_n(ensemble, tmp_path, monkeypatch):
@@ -273,7 +277,7 @@ def test_checkpoint__small_whatever_n(ensemble, tmp_path, monkeypatch):
         return sizes[-1]
 
     monkeypatch.setattr(ConsensusStore, "save_checkpoint", measured)
-    found = cluster(as_labels(ensemble), PARAMS, 0, Where(output=str(tmp_path / "c.zarr")))
+    found = find_consensus(as_labels(ensemble), PARAMS, 0, Where(output=str(tmp_path / "c.zarr")))
     # Two tables of counts a problem, at most four bytes a count, and a few facts: n is not in it.
     counts, problems = found.consensus.chosen.problem.counts, found.consensus.chosen.restarts
     assert 0 < max(sizes) < problems * (2 * 4 * counts.size + 4096)
@@ -294,14 +298,14 @@ def test_sweeps__restarts_read_as_often_as_the_slowest(ensemble, monkeypatch):
 
     def blocks_read(params):
         reads.clear()
-        outcome = cluster(as_labels(ensemble), params, 0, Where(threads=1))
+        outcome = find_consensus(as_labels(ensemble), params, 0, Where(threads=1))
         chunks = -(-4779 // 128)
         assert len(reads) == chunks * outcome.sweeps
         return outcome
 
     many = blocks_read(Params(10, variant="released", restarts=4))
     medoids = {}
-    cluster(
+    find_consensus(
         as_labels(ensemble),
         Params(10, variant="released", restarts=4),
         0,
@@ -321,7 +325,7 @@ def test_sweeps__counted_one_by_one(ensemble, wanted, monkeypatch, keep_state, k
     monkeypatch.setattr(
         job, "budget_of", lambda *args: replace(budget(*args), keep_state=keep_state, keep_labels=keep_labels)
     )
-    found = cluster(
+    found = find_consensus(
         as_labels(ensemble), Params(10, variant="released", init=problem.medoids.tolist()), 0, Where(threads=1)
     )
     diffused, adjusted = len(problem.growth) - 1, len(problem.losses)
@@ -335,9 +339,9 @@ def test_sweeps__counted_one_by_one(ensemble, wanted, monkeypatch, keep_state, k
 
 def test_several_k__same_as_one_by_one(hard_ensemble):
     labels = as_labels(hard_ensemble)
-    together = cluster(labels, Params(3), 0, Where(), ks=(3, 10, 14))
+    together = find_consensus(labels, Params(3), 0, Where(), ks=(3, 10, 14))
     for solution in together.consensus.solutions:
-        alone = cluster(labels, Params(solution.problem.params.n_clusters), 0, Where())
+        alone = find_consensus(labels, Params(solution.problem.params.n_clusters), 0, Where())
         np.testing.assert_array_equal(solution.problem.counts, alone.consensus.chosen.problem.counts)
     assert together.consensus.chosen.n_clusters == together.consensus.choice.n_clusters
     model = CEHM([3, 10, 14], random_state=0).fit(hard_ensemble)
@@ -348,7 +352,7 @@ def test_several_k__same_as_one_by_one(hard_ensemble):
 def test_budget__refused_with_both_numbers_before_reading(ensemble, monkeypatch):
     monkeypatch.setattr(engine.Engine, "sweep", lambda *args, **kwargs: pytest.fail("a sweep was made"))
     with pytest.raises(BudgetError, match=r"memory=100 MiB allowed < .* projected"):
-        cluster(as_labels(ensemble), PARAMS, 0, Where(memory="100MiB"))
+        find_consensus(as_labels(ensemble), PARAMS, 0, Where(memory="100MiB"))
 
 
 @given(
@@ -363,20 +367,20 @@ def test_budget__runs_cover_all_rows_aligned_and_terms_add_up(n_samples, align, 
 
     shape = Shape(n_samples, 30, 900, align // 2 or None, align)
     budget = make_budget(shape, problems, allowed=2 << 40, threads=threads, workers=workers)
-    edges = budget.run_edges
+    edges = budget.span_edges
     assert edges[0] == 0
     assert edges[-1] == n_samples
     assert list(edges) == sorted(set(edges))
     assert all(edge % align == 0 for edge in edges[:-1])
     assert budget.projected <= budget.allowed
     assert budget.keep_state
-    # What is to be kept has room wherever its run may be at home; else a worker would make it anew in every sweep.
-    homes = engine.share_out({}, range(len(edges) - 1), [f"worker {i}" for i in range(workers or 1)])
+    # What is to be kept has room wherever its run may be at home; else a worker would create it again in every sweep.
+    homes = share_out({}, range(len(edges) - 1), [f"worker {i}" for i in range(workers or 1)])
     rows = Counter()
     for run, home in homes.items():
         rows[home] += edges[run + 1] - edges[run]
     a_row = budget.state_bytes_a_row + (budget.label_bytes_a_row if budget.keep_labels else 0)
-    assert max(rows.values()) * a_row <= budget.resident_bytes
+    assert max(rows.values()) * a_row <= budget.cached_bytes
     hands = (workers or 1) * threads
     assert len(edges) - 1 >= hands or n_samples < hands * (1 << 18)
 
@@ -384,7 +388,7 @@ def test_budget__runs_cover_all_rows_aligned_and_terms_add_up(n_samples, align, 
 MEASURED = """
 import json, sys, warnings
 warnings.simplefilter("ignore")
-from cehm_dask.job import Where, budget_of, cluster
+from cehm_dask.job import Where, budget_of, find_consensus
 from cehm_dask.data.labels import as_labels
 from cehm_dask.machine import peak_bytes
 from cehm_dask.method.params import Params
@@ -393,8 +397,8 @@ url, output, memory = sys.argv[1:]
 labels = as_labels(url)
 roomy = budget_of(labels, Params(10), (10,), Where(memory="8GiB", output=output))
 if memory == "tight":
-    memory = roomy.projected - roomy.resident_bytes + (1 << 20)
-outcome = cluster(labels, Params(10), 0, Where(memory=memory, output=output))
+    memory = roomy.projected - roomy.cached_bytes + (1 << 20)
+outcome = find_consensus(labels, Params(10), 0, Where(memory=memory, output=output))
 budget = outcome.budget
 print(json.dumps([peak_bytes(), budget.projected, budget.allowed, budget.keep_state, budget.keep_labels]))
 """
@@ -430,7 +434,7 @@ def followed(ensemble):
         found = engine.sweep("record", gather, join, problem.last_order(), reads=False).labels
         rounds.setdefault(problem.number, []).append((stage, found))
 
-    outcome = cluster(as_labels(ensemble), replace(PARAMS, restarts=3), 0, Where(), record=record)
+    outcome = find_consensus(as_labels(ensemble), replace(PARAMS, restarts=3), 0, Where(), record=record)
     return rounds[outcome.consensus.chosen.problem.number]
 
 
@@ -440,7 +444,7 @@ def test_trail__is_what_was_assigned_in_every_round(ensemble, followed, tmp_path
     monkeypatch.setattr(
         job, "budget_of", lambda *args: replace(budget(*args), keep_state=keep_state, keep_labels=False)
     )
-    cluster(as_labels(ensemble), replace(PARAMS, restarts=3), 0, Where(output=str(tmp_path / "c.zarr")))
+    find_consensus(as_labels(ensemble), replace(PARAMS, restarts=3), 0, Where(output=str(tmp_path / "c.zarr")))
     trail, rows, stages = trail_in(tmp_path / "c.zarr")
     assert stages == [stage for stage, _ in followed]
     assert set(stages) == {"start", "diffusion", "adjustion"}
@@ -460,9 +464,9 @@ def test_trail__costs_no_sweep_and_no_look(ensemble, tmp_path, monkeypatch):
         return sweep(self, name, *args, **kwargs)
 
     monkeypatch.setattr(engine.Engine, "sweep", noted)
-    without = cluster(as_labels(ensemble), PARAMS, 0, Where())
+    without = find_consensus(as_labels(ensemble), PARAMS, 0, Where())
     plain, names[:] = list(names), []
-    with_trail = cluster(as_labels(ensemble), PARAMS, 0, Where(output=str(tmp_path / "c.zarr")))
+    with_trail = find_consensus(as_labels(ensemble), PARAMS, 0, Where(output=str(tmp_path / "c.zarr")))
     assert names == plain
     assert with_trail.sweeps == without.sweeps
 
@@ -476,8 +480,8 @@ def test_trail__whole_after_an_interruption(ensemble, followed, tmp_path):
 
     params = replace(PARAMS, restarts=3)
     with pytest.raises(KeyboardInterrupt):
-        cluster(as_labels(ensemble), params, 0, Where(output=output), progress=interrupt)
-    cluster(as_labels(ensemble), params, 0, Where(output=output))
+        find_consensus(as_labels(ensemble), params, 0, Where(output=output), progress=interrupt)
+    find_consensus(as_labels(ensemble), params, 0, Where(output=output))
     trail, rows, _ = trail_in(output)
     np.testing.assert_array_equal(trail, np.stack([found[rows] for _, found in followed]))
     assert not list((tmp_path / "c.zarr").glob("trail-*"))
@@ -491,10 +495,10 @@ def test_trail__lost_costs_the_trail_and_nothing_else(ensemble, wanted, tmp_path
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        cluster(as_labels(ensemble), PARAMS, 0, Where(output=str(output)), progress=interrupt)
+        find_consensus(as_labels(ensemble), PARAMS, 0, Where(output=str(output)), progress=interrupt)
     second = sorted(output.glob("trail-*"))[1]
     second.write_bytes(second.read_bytes()[:100])
-    assert_same(cluster(as_labels(ensemble), PARAMS, 0, Where(output=str(output))), wanted)
+    assert_same(find_consensus(as_labels(ensemble), PARAMS, 0, Where(output=str(output))), wanted)
     assert open_consensus(str(output)).facts["trail_stages"] == []
     assert not (output / "trail").exists()
 

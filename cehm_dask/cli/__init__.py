@@ -1,8 +1,8 @@
-"""The command ``cehm``: the door for people who do not write code.
+"""The command ``cehm``: clustering without writing code.
 
 Top of the flow; parses, calls, prints. Every error ends with one line and an exit code (``cehm_dask.errors``).
-Commands stand in the files beside this one and import what they need when they are called, so that ``cehm --help``
-is quick.
+Commands are defined in the modules of this folder and import what they need when they are called, so that
+``cehm --help`` is quick.
 """
 
 import logging

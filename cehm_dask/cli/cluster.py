@@ -1,4 +1,4 @@
-"""``cehm cluster check`` and ``certs``, ``cehm submit`` and ``status``: clusters before, without and after a person."""
+"""``cehm cluster check`` and ``certs``, ``cehm submit`` and ``status``: checks, certificates, submitted runs."""
 
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ def _print(console: Console, found: dict[str, Any]) -> None:
     for word, urls in (("see", found["input"]), ("can write", found["output"])):
         for url in urls:
             console.print(f"all workers {word} {escape(url)}")
-    console.print(f"{format_bytes(int(found['bytes_a_second']))} a second from worker to worker")
+    console.print(f"{format_bytes(int(found['bytes_a_second']))} per second from worker to worker")
 
 
 @cluster.command()
@@ -80,7 +80,7 @@ def _print(console: Console, found: dict[str, Any]) -> None:
 def certs(folder: Path, hosts: tuple[str, ...], days: int) -> None:
     """Make a certificate authority and node certificates in FOLDER.
 
-    With them, scheduler, workers and clients talk TLS, and refuse whoever has no certificate of this authority.
+    With them, scheduler, workers and clients talk TLS, and refuse peers without a certificate of this authority.
     Give every node ca.pem, node.pem and node-key.pem; keep ca-key.pem to yourself. Nothing is overwritten.
 
     \b
@@ -97,14 +97,14 @@ def certs(folder: Path, hosts: tuple[str, ...], days: int) -> None:
 @click.argument("recipe")
 @click.option("--cluster", "spec", required=True, help="A file of cluster_configs/ of kind slurm or kubernetes.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a value; may be repeated.")
-@click.option("--date", type=click.DateTime(["%Y-%m-%d"]), help="What {date} in paths stands for.  [default: today]")
-@click.option("--apply", "applied", is_flag=True, help="Kubernetes: hand the manifest to kubectl, do not print it.")
+@click.option("--date", type=click.DateTime(["%Y-%m-%d"]), help="The value of {date} in paths.  [default: today]")
+@click.option("--apply", "applied", is_flag=True, help="Kubernetes: pass the manifest to kubectl, do not print it.")
 @explained
 def submit(recipe: str, spec: str, overrides: tuple[str, ...], date: Any, applied: bool) -> None:
-    """Put the whole run of RECIPE on the cluster, driver and workers, and leave.
+    """Put the whole run of RECIPE on the cluster, driver and workers, and return.
 
-    SLURM: hands in a job whose files and log lie in the run directory; started again after a failure or preemption,
-    it goes on from its checkpoint. Kubernetes: prints a DaskJob manifest for 'kubectl apply -f -'.
+    SLURM: submits a job whose files and log lie in the run directory; started again after a failure or preemption,
+    it resumes from its checkpoint. Kubernetes: prints a DaskJob manifest for 'kubectl apply -f -'.
 
     \b
     Examples:
@@ -127,14 +127,14 @@ def submit(recipe: str, spec: str, overrides: tuple[str, ...], date: Any, applie
             echo_masked(manifest)
         return
     job = submission.submit(wanted, spec, day)
-    click.echo(f"job {job}; 'cehm status {wanted.on(day.isoformat()).output}' tells its state")
+    click.echo(f"job {job}; 'cehm status {wanted.on(day.isoformat()).output}' shows its state")
 
 
 @click.command()
 @click.argument("run")
 @explained
 def status(run: str) -> None:
-    """Say where the run in directory RUN is: its stages, its job in the queue, the last lines of its log.
+    """Show the state of the run in directory RUN: its stages, its job in the queue, the last lines of its log.
 
     \b
     Example:

@@ -178,7 +178,7 @@ def _check(source: str, pool: Any, n_clusters: int | None, ensembles: int | None
 
 
 def _features(source: str) -> tuple[Any, Any]:
-    """Features, and the classes that stand beside them."""
+    """Features, and the classes stored with them."""
     from cehm_dask.paper.pools import arrays_of
 
     if not source.endswith(".npz"):

@@ -10,7 +10,7 @@ from cehm_dask.cli.explain import Clusters, Terminal, explained
 from cehm_dask.errors import InputError
 
 VARIANTS = ("auto", "released", "printed", "cosine", "kmeans", "tau")
-"""As in the room ``plan``, which takes a while to load; it also refuses others, in one line."""
+"""Those of ``method.params``, which is slow to import; it also refuses others, in one line."""
 RESTARTS = "Medoid starts. auto: further ones are more candidates; other variants: run side by side, the best is kept."
 
 
@@ -56,10 +56,10 @@ def consensus(
     quiet: bool,
     **params: Any,
 ) -> None:
-    """Consensus of base labels: one row a sample, one column a member.
+    """Consensus of base labels: one row per sample, one column per member.
 
     LABELS is a .npy, .csv or .parquet file, or an ensemble.zarr (path or URL), which is read block by block and may
-    be larger than memory. An interrupted run with a .zarr output goes on where it stopped: give the same command.
+    be larger than memory. An interrupted run with a .zarr output resumes: give the same command.
 
     \b
     Examples:

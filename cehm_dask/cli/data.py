@@ -19,8 +19,8 @@ ROW_ID = "Column of a .csv or .parquet file that names the rows; left out."
 def import_(labels: str, ensemble: str, row_id: str | None, overwrite: bool, quiet: bool) -> None:
     """Write base labels to an ensemble.zarr, block by block.
 
-    LABELS is a .npy, .csv or .parquet file, a folder of .parquet files, or a Zarr array; one row a sample, one column
-    a member, -1 (or empty, in tables) where a member says nothing. ENSEMBLE is a path or URL that ends in .zarr.
+    LABELS is a .npy, .csv or .parquet file, a folder of .parquet files, or a Zarr array; one row per sample, one
+    column per member, -1 (or empty, in tables) where a label is missing. ENSEMBLE is a path or URL that ends in .zarr.
 
     \b
     Examples:
@@ -50,7 +50,7 @@ def import_(labels: str, ensemble: str, row_id: str | None, overwrite: bool, qui
 @click.option("--k-min", type=int, help="Fewest clusters of a member.  [default: k]")
 @click.option("--k-max", type=int, help="Most clusters of a member.  [default: max(min(√n, 50), 1.5 k)]")
 @click.option("--fit-rows", type=Count(), help="Rows members are fitted on.  [default: all up to 32768, else so many]")
-@click.option("--full-lloyd", is_flag=True, help="Go on over all rows from the centres of the sample.")
+@click.option("--full-lloyd", is_flag=True, help="Continue over all rows from the centres of the sample.")
 @click.option("--subspace", type=float, help="Share of the features that each member sees.")
 @click.option("--projection", type=int, help="Dimensions of a random projection that each member sees.")
 @click.option("--bootstrap", is_flag=True, help="Fit members on rows drawn with repetition.")
@@ -58,7 +58,7 @@ def import_(labels: str, ensemble: str, row_id: str | None, overwrite: bool, qui
 @click.option("--seed", default=0, show_default=True)
 @click.option("--memory", help="Memory the run may take in all, such as 2GiB.  [default: a share of what is free]")
 @click.option("--cluster", help="A file of cluster_configs/ or a scheduler's address.  [default: threads]")
-@click.option("--append", is_flag=True, help="Put the members behind those of an existing ensemble.")
+@click.option("--append", is_flag=True, help="Append the members to those of an existing ensemble.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing ensemble.")
 @click.option("--quiet", is_flag=True, help="No progress, no summary.")
 @explained
@@ -85,8 +85,8 @@ def generate(
 ) -> None:
     """Make an ensemble of base clusterings from features, block by block.
 
-    FEATURES is a .npy, .csv or .parquet file or a Zarr array, one row a sample. An interrupted generation goes on
-    where it stopped: give the same command.
+    FEATURES is a .npy, .csv or .parquet file or a Zarr array, one row per sample. An interrupted generation
+    resumes where it stopped: give the same command.
 
     \b
     Examples:

@@ -30,7 +30,7 @@ MOST_CLUSTERS = 20
 
 
 class Rounds:
-    """Progress of a consensus: two live bars on a terminal, one line a round elsewhere, nothing if quiet."""
+    """Progress of a consensus: two live bars on a terminal, one line per round elsewhere, nothing if quiet."""
 
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
         self.console = console
@@ -92,12 +92,12 @@ class Rounds:
             name, done = ("settled", n - slowest.moved) if settling else ("assigned", assigned)
             self._bar.update(self._rounds, description=name, completed=done, total=n, state=state)
         elif slowest is event:
-            # Of many problems side by side, one line tells how far the slowest is.
+            # Of many problems side by side, one line shows how far the slowest is.
             many = f", slowest of {len(self._latest)} problems" if len(self._latest) > 1 else ""
             self.console.print(f"{event.stage}{many}: {state}", highlight=False, soft_wrap=True)
 
     def _time_left(self, event: Event) -> str:
-        """How long diffusion will take at the pace so far; nobody knows how long adjustion will."""
+        """How long diffusion will take at the pace so far; adjustion cannot be estimated."""
         now = self._watch.seconds
         if self._first_assigned is None:
             self._first_assigned = (now, event.assigned)
@@ -115,7 +115,7 @@ class Rows:
         self._bar = Progress(
             TextColumn("{task.description:<8}"),
             BarColumn(BAR),
-            TextColumn("{task.completed:,.0f} {task.fields[unit]}, {task.fields[rate]} a second"),
+            TextColumn("{task.completed:,.0f} {task.fields[unit]}, {task.fields[rate]} per second"),
             TimeElapsedColumn(),
             console=console,
             transient=True,
@@ -145,7 +145,7 @@ class Rows:
 
 
 class Stages(Watch):
-    """Progress of a run: a line a stage, and the bars of the one at work."""
+    """Progress of a run: a line per stage, and the bars of the one that runs."""
 
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
         self.console, self.quiet = console, quiet
@@ -222,7 +222,7 @@ def scan_table(scan: Sequence[dict[str, Any]], kept: int) -> Table:
 
 
 def summary(console: Console, model: Any, seconds: float) -> None:
-    """Closing words of a consensus: clusters, agreement, rounds, seconds."""
+    """Summary of a consensus: clusters, agreement, rounds, seconds."""
     facts = {
         "agreement": model.agreement_,
         "n_silent": model.n_silent_,
@@ -262,7 +262,7 @@ def _closing(
 
 
 def run_summary(console: Console, result: Result) -> None:
-    """Closing words of a run: its consensus, its scores, and where things are."""
+    """Summary of a run: its consensus, its scores, and where things are."""
     if result.facts:
         stored = open_consensus(f"{result.directory}/consensus.zarr")
         sizes, members = (np.asarray(stored.array(name)[:]) for name in ("sizes", "member_agreement"))
@@ -281,7 +281,7 @@ def run_summary(console: Console, result: Result) -> None:
 
 
 def show_outlook(console: Console, expected: Outlook) -> None:
-    """What a run will cost: a line a stage, and the memory of those that need much, by term."""
+    """What a run will cost: a line per stage, and the memory of those that need much, by term."""
     table = Table("stage", "sweeps", "read", "written", "about", "", box=None, header_style="bold", pad_edge=False)
     for column in (1, 2, 3, 4):
         table.columns[column].justify = "right"
@@ -323,12 +323,13 @@ def describe(console: Console, url: str) -> None:
             "ensemble": url,
             "samples": f"{ensemble.n_samples:,}",
             "members": f"{len(clusters)} with {clusters.min()} to {clusters.max()} clusters, {clusters.sum():,} in all",
-            "labels": f"{format_bytes(size)}, {ensemble.chunk_rows:,} rows a chunk, {ensemble.shard_rows:,} a shard",
+            "labels": f"{format_bytes(size)}, {ensemble.chunk_rows:,} rows per chunk, "
+            f"{ensemble.shard_rows:,} per shard",
             "source": ensemble.source,
             "fingerprint": ensemble.fingerprint,
         }
     elif not facts["complete"]:
-        rows = {"consensus": url, "state": "unfinished; the command that began it goes on", **facts["identity"]}
+        rows = {"consensus": url, "state": "unfinished; the command that began it resumes it", **facts["identity"]}
     else:
         rows = {
             "consensus": url,

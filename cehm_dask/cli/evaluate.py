@@ -117,7 +117,7 @@ def predict(model: str, new: str, output: str, memory: str | None, overwrite: bo
 
     MODEL is a consensus.zarr, and NEW base labels by the same members in the same order (.npy, .csv, .parquet,
     ensemble.zarr); or MODEL is a saved ClusterEnsemble, and NEW features. Labels that a member never used before count
-    as "says nothing"; a row without any known label gets -1.
+    as missing; a row without any known label gets -1.
 
     \b
     Examples:

@@ -8,7 +8,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any
@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from cehm_dask.errors import BUG, INTERRUPTED, ReaderGoneError, exit_code_of, sentence_of
-from cehm_dask.masking import MaskedStream, masked, masked_json, masked_streams, remember_credentials
+from cehm_dask.masking import MaskedStream, look_away, masked, masked_json, masked_streams, remember_credentials
 
 
 class Terminal(Console):
@@ -33,7 +33,7 @@ class Terminal(Console):
         )
 
     def on_broken_pipe(self) -> None:
-        raise ReaderGoneError("nobody reads what is printed")
+        raise ReaderGoneError("the reader of the output has gone")
 
 
 class Commands(click.Group):
@@ -111,7 +111,7 @@ def explained(command: Callable[..., None]) -> Callable[..., None]:
                 sys.exit(INTERRUPTED)
             except KeyboardInterrupt:
                 where = "" if command.__name__ in ("run", "demo") else "with an output that ends in .zarr, "
-                say(logging.WARNING, "", f"interrupted; {where}the same command goes on from here")
+                say(logging.WARNING, "", f"interrupted; {where}the same command resumes from here")
                 sys.exit(INTERRUPTED)
             except click.ClickException:
                 raise
@@ -119,28 +119,35 @@ def explained(command: Callable[..., None]) -> Callable[..., None]:
                 code = exit_code_of(error)
                 told = code == BUG or logging.getLogger().isEnabledFor(logging.DEBUG)
                 say(logging.ERROR, "red", sentence_of(error), error if told else None)
+                _let_go()
                 sys.exit(code)
 
     return wrapped
 
 
+def _let_go() -> None:
+    """See that nothing which cannot be printed is left for the end of the process, whose code would be another."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        look_away(sys.stdout)
+
+
 def _look_away() -> None:
-    """Send what is still to be printed nowhere: whoever read it has gone, as ``head`` does."""
-    with suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for stream in (sys.stdout, sys.stderr):
-            os.dup2(nowhere, stream.fileno())
+    """Discard what is still to be printed: its reader has gone, as ``head`` does."""
+    for stream in (sys.stdout, sys.stderr):
+        look_away(stream)
 
 
 class TextLines(logging.Formatter):
-    """One masked line a log record."""
+    """One masked line per log record."""
 
     def format(self, record: logging.LogRecord) -> str:
         return masked(super().format(record))
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a log record, its values masked."""
+    """One JSON object per log record, its values masked."""
 
     def format(self, record: logging.LogRecord) -> str:
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")

@@ -1,4 +1,4 @@
-"""``cehm report``: a finished consensus as one page to read and to send on."""
+"""``cehm report``: a finished consensus as one page."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from cehm_dask.errors import InputError
 @click.option("-o", "--output", default="report.html", show_default=True, help="The page.")
 @click.option("--ensemble", help="The ensemble it was made of: algorithms, runners-up, a picture.")
 @click.option("--features", help="Features for the picture: .npy, .csv, .parquet or a Zarr array.")
-@click.option("--coordinates", help="Two coordinates a sample for the picture, instead of features.")
+@click.option("--coordinates", help="Two coordinates per sample for the picture, instead of features.")
 @click.option("--truth", help="Known classes: .npy, .csv, .parquet or a Zarr array; -1 or empty where not known.")
 @click.option("--truth-column", help="Column with the classes, in a table with several.")
 @click.option("--ids", help="What the samples are called: .npy, or a .csv or .parquet table.")
@@ -81,7 +81,7 @@ def _row_ids(path: str, column: str | None) -> Any:
 
         ids = open_npy(path, "ids")
         if ids.ndim != 1:
-            raise InputError(f"ids {path} has shape {ids.shape}: expected one id a sample")
+            raise InputError(f"ids {path} has shape {ids.shape}: expected one id per sample")
         return ids
     from cehm_dask.results.export import column_ids
 

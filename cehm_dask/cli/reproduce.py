@@ -1,4 +1,4 @@
-"""``cehm reproduce``: the paper's experiments again, with one command."""
+"""``cehm reproduce``: the paper's experiments with one command."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ from cehm_dask.machine import cores
 )
 @click.option("--draws", default=10, show_default=True, help="Ensembles drawn from each pool.")
 @click.option("--pool-members", default=30, show_default=True, help="Members of an ensemble drawn from a pool.")
-@click.option("--workers", type=int, help="Processes side by side.  [default: one a core; 1 for times to compare]")
+@click.option("--workers", type=int, help="Processes side by side.  [default: one per core; 1 for times to compare]")
 @click.option("--figures/--no-figures", default=True, show_default=True)
 @click.option("--quiet", is_flag=True, help="No progress, no summary.")
 @explained
@@ -59,7 +59,7 @@ def reproduce(
     Thirty ensembles of thirty k-means runs are drawn for each set and scaling and kept; CEHM runs on each as the
     authors' program has it (plain), as the equations are printed (printed), as that program with the best of ten
     k-medoids solutions (released), and with its defaults, where candidates compete (default). An interrupted
-    reproduction goes on where it stopped, and one with more ensembles or methods adds only what is missing: give the
+    reproduction resumes where it stopped, and one with more ensembles or methods adds only what is missing: give the
     command again. Needs the extra 'compare'.
 
     With --pools, ensembles are also drawn from members that others made, k the number of classes; tables of their own.

@@ -9,16 +9,16 @@ import numpy as np
 from cehm_dask.cli.explain import Terminal, echo_masked, echo_values, explained
 
 STAGES = ("ensemble", "consensus", "evaluate", "export", "report")
-"""As in the room ``run``, which takes a while to load."""
+"""Those of ``pipeline.run``, which is slow to import."""
 
 
 @click.command()
 @click.argument("recipe")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a value; may be repeated.")
 @click.option("--cluster", help="A file of cluster_configs/, or a scheduler's address, in place of the recipe's.")
-@click.option("--date", type=click.DateTime(["%Y-%m-%d"]), help="What {date} in paths stands for.  [default: today]")
+@click.option("--date", type=click.DateTime(["%Y-%m-%d"]), help="The value of {date} in paths.  [default: today]")
 @click.option("--until", type=click.Choice(STAGES), default=STAGES[-1], show_default=True, help="Last stage to do.")
-@click.option("--overwrite", is_flag=True, help="Do everything anew.")
+@click.option("--overwrite", is_flag=True, help="Start from the beginning.")
 @click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout, and nothing else there.")
 @click.option("--quiet", is_flag=True, help="No progress, no summary.")
 @explained
@@ -32,10 +32,10 @@ def run(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Do what a recipe says: base clusterings, consensus, scores, report, in one run directory.
+    """Run a recipe: base clusterings, consensus, scores, report, in one run directory.
 
-    What is done and unchanged is not done again, what was cut off goes on where it stopped, what has changed is
-    done anew from there on. A run directory has one writer at a time.
+    Stages that are done and unchanged are skipped, interrupted ones resume, and from the first change on all are
+    recomputed. A run directory has one writer at a time.
 
     \b
     Examples:
@@ -63,10 +63,10 @@ def run(
 @click.command()
 @click.argument("recipe")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a value; may be repeated.")
-@click.option("--date", type=click.DateTime(["%Y-%m-%d"]), help="What {date} in paths stands for.  [default: today]")
+@click.option("--date", type=click.DateTime(["%Y-%m-%d"]), help="The value of {date} in paths.  [default: today]")
 @explained
 def plan(recipe: str, overrides: tuple[str, ...], date: Any) -> None:
-    """Say what a run will cost before anything runs: stages, sweeps, bytes, memory by named term, about how long.
+    """Estimate the cost of a run before anything runs: stages, sweeps, bytes, memory by named term, about how long.
 
     Nothing is written. Times are an estimate, from a few seconds of trials on this machine. What does not fit the
     memory allowed is refused as the run would refuse it, with exit code 3.
@@ -89,7 +89,7 @@ def plan(recipe: str, overrides: tuple[str, ...], date: Any) -> None:
 
 @click.command()
 @click.option("--schema", is_flag=True, help="Print the JSON schema, for editors.")
-@click.option("--example", is_flag=True, help="Print a commented recipe that runs as it is.")
+@click.option("--example", is_flag=True, help="Print a commented recipe that runs.")
 @click.option("--check", metavar="FILE", help="Say what is wrong with a recipe, or print it with its defaults.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a value before --check.")
 @explained

@@ -1,7 +1,7 @@
 """A certificate authority and certificates for the nodes of a Dask cluster.
 
-Beside the flow; used by ``cehm cluster certs`` only. Whoever holds a node's certificate and key may join the cluster,
-and so run code on every machine of it; whoever does not, is refused. Files lie in a folder that only its owner may
+Beside the flow; used by ``cehm cluster certs`` only. Who holds a node's certificate and key may join the cluster,
+and so run code on every machine of it; anyone else is refused. Files lie in a folder that only its owner may
 enter, keys in files that only their owner may read.
 """
 

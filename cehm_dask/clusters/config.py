@@ -1,6 +1,6 @@
 """A file of cluster_configs/, read and checked: which cluster, how many workers, how large.
 
-Below ``cluster``, which acts on it; nothing here starts, reaches or imports anything. A file that cannot be meant is
+Below ``cluster``, which acts on it; nothing here starts, reaches or imports anything. A file that makes no sense is
 refused with the key, the value and the remedy before a process or a job is started.
 """
 
@@ -32,10 +32,10 @@ PINNED = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
-    # glibc keeps freed memory unless told so before the process starts; Dask would then count it as taken.
+    # glibc keeps freed memory unless this is set before the process starts; Dask would then count it as taken.
     "MALLOC_TRIM_THRESHOLD_": "65536",
 }
-"""What every worker finds in its environment: one thread of arithmetic a task, freed memory given back."""
+"""What every worker finds in its environment: one thread of arithmetic per task, freed memory returned."""
 
 SHELL = frozenset({"prologue", "directives"})
 """Keys whose values a shell or a queue reads: ``${VAR}`` in them is theirs."""

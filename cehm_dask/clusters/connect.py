@@ -1,9 +1,9 @@
-"""A file of cluster_configs/, or an address, → a Dask client; the only room that starts a cluster or opens a client.
+"""A file of cluster_configs/, or an address, → a Dask client; the only module that starts a cluster or opens a client.
 
 Beside the engine, which hands its sweeps to the client. ``connect`` starts or reaches the cluster, waits for the
 workers it was promised, and refuses workers whose software differs from the driver's; when it is left, by whatever
 way, nothing that it started runs on and no job is left in a queue. Everything listens on loopback unless the file
-says otherwise: whoever reaches a Dask scheduler without TLS can run code as its user.
+says otherwise: anyone who reaches a Dask scheduler without TLS can run code as its user.
 """
 
 import importlib
@@ -130,13 +130,13 @@ def told_when_lost(client: Any) -> Iterator[None]:
     except KilledWorker as error:
         raise ClusterError(
             f"a task lost its worker {error.allowed_failures + 1} times ({error.last_worker.address}), most likely "
-            "for want of memory: give workers more, or lower --memory; the same command goes on from here"
+            "because memory ran out: give workers more, or lower --memory; the same command resumes from here"
         ) from error
     except Exception as error:
         # Without a scheduler, other calls fail too, in ways that do not say why: KeyError('workers'), AttributeError.
         if isinstance(error, lost) or client.status != "running":
             why = reason_of(error) if isinstance(error, lost) else "its scheduler does not answer"
-            raise ClusterError(f"the cluster was lost ({why}); the same command goes on from here") from error
+            raise ClusterError(f"the cluster was lost ({why}); the same command resumes from here") from error
         raise
 
 
@@ -163,7 +163,7 @@ def _refuse_small(config: Clustered) -> None:
     memory = getattr(config, "memory", None)
     if memory is not None and parse_bytes(memory) < WORKER_BYTES:
         raise BudgetError(
-            f"memory={memory} a worker < {format_bytes(WORKER_BYTES)} that Python and the libraries take: allow more"
+            f"memory={memory} per worker < {format_bytes(WORKER_BYTES)} that Python and the libraries take: allow more"
         )
 
 

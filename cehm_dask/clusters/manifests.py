@@ -48,7 +48,7 @@ def dask_job(config: Kubernetes, name: str, files: dict[str, str], command: list
     driver = _container(config, "driver", command, memory=str(parse_bytes(config.memory)))
     driver["volumeMounts"] = [*driver.get("volumeMounts", []), {"name": "files", "mountPath": FILES_MOUNT}]
     pod = _pod(config, driver)
-    # Started again where it lies if it fails or its node is taken away: the run goes on from its checkpoint.
+    # Started again where it lies if it fails or its node is taken away: the run resumes from its checkpoint.
     pod["restartPolicy"] = "OnFailure"
     pod["volumes"] = [*pod.get("volumes", []), {"name": "files", "configMap": {"name": name}}]
     manifests: list[dict[str, Any]] = [
@@ -72,7 +72,7 @@ def refuse_secrets(keys: Sequence[str]) -> None:
     """An error if keys of a cluster file with ``${VAR}`` would go into a manifest, where others can read them."""
     if keys:
         raise InputError(
-            f"cluster file: {', '.join(keys)}: a manifest would show what ${{VAR}} stands for; write it out, or put it "
+            f"cluster file: {', '.join(keys)}: a manifest would show the value of ${{VAR}}; write it out, or put it "
             "into a Secret of Kubernetes and name that with 'secret'"
         )
 

@@ -150,7 +150,7 @@ def _surroundings() -> dict[str, Any]:
 
 
 def _bandwidth(client: Any, workers: list[str]) -> float:
-    """Bytes a second from one worker to another, or from here to the only one."""
+    """Bytes per second from one worker to another, or from here to the only one."""
     import numpy as np
 
     best = 0.0

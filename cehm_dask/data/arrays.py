@@ -144,10 +144,11 @@ class _Checked(WrapperStore[Store]):
             self.held.glance()
         if key in self.digests:
             if value is None:
-                raise StoreError(f"store {self.held.url}: {key} is missing; restore it or make the store anew")
+                raise StoreError(f"store {self.held.url}: {key} is missing; restore it or create the store again")
             if byte_range is None and digest_of(value.to_bytes()) != self.digests[key]:
                 raise StoreError(
-                    f"store {self.held.url}: {key} is damaged: not what was written; restore it or make the store anew"
+                    f"store {self.held.url}: {key} is damaged: not what was written; "
+                    "restore it or create the store again"
                 )
         return value
 
@@ -162,7 +163,7 @@ def read_array(held: Held, digests: Mapping[str, str], name: str) -> Any:
     except Exception as error:  # a dozen kinds: what Zarr says of metadata that make no sense
         held.glance()
         raise StoreError(
-            f"store {held.url}: array {name} is missing or damaged ({error}); make the store anew"
+            f"store {held.url}: array {name} is missing or damaged ({error}); create the store again"
         ) from error
 
 
@@ -175,7 +176,7 @@ def read_table(held: Held, digests: Mapping[str, str], name: str) -> NDArray[Any
         raise
     except Exception as error:  # a dozen kinds, from the codecs
         held.glance()
-        raise StoreError(f"store {held.url}: array {name} cannot be read ({error}); make the store anew") from error
+        raise StoreError(f"store {held.url}: array {name} cannot be read ({error}); create the store again") from error
 
 
 def has_array(url: str, digests: Mapping[str, str], name: str) -> bool:

@@ -46,7 +46,7 @@ class Facts(dict[str, Any]):
         self.url = url
 
     def __missing__(self, name: str) -> Any:
-        raise StoreError(f"store {self.url}: has no attribute {name!r}; make the store anew")
+        raise StoreError(f"store {self.url}: has no attribute {name!r}; create the store again")
 
     def __reduce__(self) -> Any:
         return Facts, (dict(self), self.url)
@@ -60,7 +60,7 @@ def require(url: str, facts: Mapping[str, Any], types: Mapping[str, type | tuple
         ):
             raise StoreError(
                 f"store {url}: attribute {name!r} is {str(facts[name])[:60]!r}, of type {type(facts[name]).__name__}: "
-                "edited or damaged; make the store anew"
+                "edited or damaged; create the store again"
             )
 
 
@@ -82,7 +82,9 @@ def _root(url: str) -> dict[str, Any] | None:
     try:
         root = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise StoreError(f"store {url}: zarr.json is damaged ({error}); restore it or make the store anew") from error
+        raise StoreError(
+            f"store {url}: zarr.json is damaged ({error}); restore it or create the store again"
+        ) from error
     return root if isinstance(root, dict) else {}
 
 
@@ -98,7 +100,7 @@ def _own(url: str, *, check: bool = True) -> dict[str, Any] | None:
     if not isinstance(facts, dict) or facts.get("format") not in FORMATS:
         return None
     if check and is_broken(facts):
-        raise StoreError(f"store {url}: the attributes in zarr.json are damaged; restore it or make the store anew")
+        raise StoreError(f"store {url}: the attributes in zarr.json are damaged; restore it or create the store again")
     return facts
 
 
@@ -131,7 +133,7 @@ def whole_facts(url: str, kind: str) -> Facts:
         raise StoreError(f"store {url}: holds {found}, expected {kind}; {REMEDIES.get(kind, 'give another')}")
     if facts.get("version") != VERSION:
         raise StoreError(
-            f"store {url}: version {facts.get('version')}, this program reads version {VERSION}; make it anew"
+            f"store {url}: version {facts.get('version')}, this program reads version {VERSION}; create it again"
         )
     if facts.get("complete") is not True:
         raise StoreError(f"store {url}: half-written; start the command that made it again to finish it")
@@ -153,7 +155,7 @@ def new_facts(kind: str, facts: Mapping[str, Any]) -> dict[str, Any]:
 def start_anew(url: str, facts: Mapping[str, Any]) -> None:
     """A store with nothing but the facts, and the lock that is held on it.
 
-    In this order, whenever it is cut off, what is left is never taken for a whole store or another run's state.
+    In this order, whenever it is interrupted, what is left is never taken for a whole store or another run's state.
     """
     if not is_url(url):
         Path(url).mkdir(parents=True, exist_ok=True)
@@ -200,7 +202,7 @@ def refuse_foreign(url: str, kind: str) -> None:
 
 
 class Held:
-    """Tells a reader whether a store is still the one it opened."""
+    """Checks for a reader whether a store is still the one it opened."""
 
     def __init__(self, url: str, seal: str) -> None:
         self.url, self.seal = url, seal

@@ -64,7 +64,7 @@ def _spoken(column: Any) -> NDArray[np.bool_]:
     """Where a column holds a label, or something that will be refused as one."""
     if hasattr(column, "is_null"):
         return ~np.asarray(column.is_null(), bool)
-    # A plain float column cannot tell a missing label from a broken number: it is held to the array's rule.
+    # A plain float column cannot distinguish a missing label from a broken number: it is held to the array's rule.
     if not hasattr(column, "isna") or (getattr(column.dtype, "kind", "") == "f" and isinstance(column.dtype, np.dtype)):
         return np.ones(len(column), bool)
     return ~np.asarray(column.isna(), bool)

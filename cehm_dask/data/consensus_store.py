@@ -1,6 +1,6 @@
 """consensus.zarr: parameters, intersections and checkpoints of a run on its way, then its result.
 
-A run that goes on where it stopped finds here what it needs; a finished store is all that ``predict`` and ``report``
+A run that resumes finds here what it needs; a finished store is all that ``predict`` and ``report``
 need. Checkpoints are small files with a digest of their own, so that none is taken up with a byte changed.
 """
 
@@ -104,7 +104,7 @@ class ConsensusStore:
         return place_in(self._place, "checkpoint.npz")
 
     def open(self, *, overwrite: bool) -> None:
-        """Take the lock; start anew, or go on with what a run with the same identity left."""
+        """Take the lock; start again, or resume what a run with the same identity left."""
         refuse_foreign(self.url, KIND)
         self._writing.take()
         try:
@@ -140,7 +140,7 @@ class ConsensusStore:
         return (found.get("identity"), found.get("version")) == (json.loads(json.dumps(self.identity)), VERSION)
 
     def _check_same(self, found: Facts) -> None:
-        """Refuse to go on with a run that is finished, or was another one."""
+        """Refuse to resume a run that is finished, or was another one."""
         if found.get("complete"):
             raise StoreError(f"output {self.url} is finished: choose another name, or pass --overwrite")
         require(self.url, found, {"identity": dict, "n_silent": int, FILES: dict})
@@ -155,7 +155,7 @@ class ConsensusStore:
         if differing:
             raise StoreError(
                 f"output {self.url} holds an unfinished run with other settings: {', '.join(differing)}; "
-                "use the same settings to go on, another name, or --overwrite to start anew"
+                "use the same settings to resume, another name, or --overwrite to start again"
             )
 
     def save_table(self, name: str, table: NDArray[Any]) -> None:
@@ -195,7 +195,7 @@ class ConsensusStore:
         return found, facts
 
     def save_trail(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Add arrays to the trail, in a file of their own: what grows by a round is not written anew every round."""
+        """Add arrays to the trail, in a file of their own: what grows by a round is not rewritten every round."""
         write_whole(f"{self._trail}{time.time_ns():020d}.npz", _packed(arrays))
 
     def load_trail(self) -> dict[str, NDArray[Any]]:
@@ -311,7 +311,7 @@ class StoredConsensus:
         ):
             raise StoreError(
                 f"store {self.url}: {name} has shape {array.shape}, the attributes say {n} samples and {k} clusters: "
-                "edited or damaged; make the store anew"
+                "edited or damaged; create the store again"
             )
         return array
 

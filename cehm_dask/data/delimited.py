@@ -194,12 +194,12 @@ class Records:
         return body.rstrip(b"\r\n") if content else b"", blank
 
     def _bare(self, body: bytes, line: int) -> bytes:
-        """Records without what stands in quotes."""
+        """Records without what is in quotes."""
         bare, wrong = _outside_quotes(body, self.separator.encode())
         if wrong >= 0:
             number = line + body.count(b"\n", 0, wrong)
             raise InputError(
-                f"{self.path}: line {number} holds a quote that is not closed, or that stands inside a cell: put such "
+                f"{self.path}: line {number} holds a quote that is not closed, or that is inside a cell: put such "
                 'a cell in quotes and double the quotes inside ("a ""b"" c")'
             )
         return bare
@@ -222,7 +222,7 @@ class Records:
 
 
 def _outside_quotes(text: bytes, separator: bytes) -> tuple[bytes, int]:
-    """Whole records without what stands in quotes, and where a quote is that neither opens nor closes a cell (else -1).
+    """Whole records without what is in quotes, and where a quote is that neither opens nor closes a cell (else -1).
 
     >>> _outside_quotes(b'1,"a ""b"",2"', b","), _outside_quotes(b'1,2 "', b",")
     ((b'1,qqq', -1), (b'1,2 ', 4))
@@ -232,7 +232,7 @@ def _outside_quotes(text: bytes, separator: bytes) -> tuple[bytes, int]:
     before, after = (separator, b"\n"), (separator, b"\n", b"\r\n")
     parts = (b"\n" + text + b"\n").split(b'"')
     outside = parts[::2]
-    # Nothing between two quotes: they stand for one in a cell. There are many parts, and few different ones.
+    # Nothing between two quotes: they are one quote in a cell. There are many parts, and few different ones.
     odd = {part for part in set(outside) if part and not (part.startswith(after) and part.endswith(before))}
     wrong = -1
     if odd:

@@ -36,7 +36,7 @@ DIGEST_LETTERS, _CHECKSUM = 32, 8
 
 @dataclass(frozen=True, eq=False)
 class Ensemble:
-    """An ensemble.zarr opened for reading; small to send, opened anew where it arrives."""
+    """An ensemble.zarr opened for reading; small to send, opened again where it arrives."""
 
     url: str
     n_samples: int

@@ -51,7 +51,7 @@ class EnsembleWriter:
     url: str
     """Where it is written."""
     target: str
-    """Where it stands once it is whole."""
+    """Where it is once it is whole."""
     n_samples: int
     widths: tuple[int, ...]
     chunk_rows: int
@@ -136,7 +136,7 @@ def shape_of_chunks(n_samples: int, n_members: int, itemsize: int, chunk_rows: i
 def sole_writer(url: str, *, overwrite: bool) -> Iterator[None]:
     """Keep other processes from writing an ensemble to the same place meanwhile; refuse one that stays as it is."""
     refuse_foreign(url, KIND)
-    # Before the lock, which would leave traces beside a store that is only looked at; and again once nobody else can.
+    # Before the lock, which would leave traces beside a store that is only looked at; and again once no other run can.
     _refuse_finished(url, overwrite)
     with Writing(url).held():
         _refuse_finished(url, overwrite)
@@ -144,15 +144,18 @@ def sole_writer(url: str, *, overwrite: bool) -> Iterator[None]:
 
 
 def _refuse_finished(url: str, overwrite: bool) -> None:
-    """An error if there is an ensemble that no run can go on with, and that may not be replaced."""
+    """An error if there is an ensemble that no run can resume, and that may not be replaced."""
     if not overwrite and kind_of(url) is not None:
         _refuse_existing(url, read_facts(url).get("identity"))
 
 
 def _refuse_existing(url: str, identity: str | None) -> None:
-    """An error unless the ensemble that is there is a half-written one with this identity."""
+    """An error unless the ensemble that is there is a half-written one with this identity, or with none.
+
+    With none, as imports leave it, no run can go on with it: it is no use to anybody, and the same command starts anew.
+    """
     found = read_facts(url)
-    if identity is None or found["complete"] or found.get("identity") != identity:
+    if found["complete"] or found.get("identity") not in (None, identity):
         state = "" if found["complete"] else ", half-written"
         raise StoreError(f"store {url} exists{state}: choose another name, or pass --overwrite")
 
@@ -188,7 +191,8 @@ def create_ensemble(
     refuse_foreign(url, KIND)
     if not overwrite and kind_of(url) is not None:
         _refuse_existing(url, identity)
-        if exists(place_in(url, "labels", "zarr.json")):  # else it was left before the first shard could be
+        # Without an identity, or without the array, it was left before anything that could be continued.
+        if _goes_on(url, identity) and exists(place_in(url, "labels", "zarr.json")):
             return writer(target)
     place = target
     if is_whole(url) and (grows or not is_url(url)):

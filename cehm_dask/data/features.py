@@ -1,6 +1,6 @@
 """Features in any accepted form → row blocks of scaled float32.
 
-First stage of the flow for users who bring features rather than base labels: numpy arrays, .npy (mapped), Zarr,
+First stage of the flow for users who have features rather than base labels: numpy arrays, .npy (mapped), Zarr,
 .parquet, .csv, dask arrays and data frames, scipy sparse rows; local or in an object store. One pass finds each
 column's extremes, mean and spread; from then on a block is read, scaled and handed over. Statistics are summed
 over blocks of a fixed number of rows, counted from row 0, so no chunking of the source can change a bit of them.
@@ -10,11 +10,10 @@ import hashlib
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Protocol
 
 import fsspec
 import google_crc32c
@@ -34,6 +33,14 @@ SCALES = ("none", "standard", "minmax", "robust")
 IMPUTES = (None, "mean")
 
 Read = Callable[[int, int], NDArray[Any]]
+
+
+class Workers(Protocol):
+    """Who looks at the blocks (:mod:`cehm_dask.engine.task`)."""
+
+    def each(self, work: Callable[..., Any], items: Iterable[Any], *shared: Any) -> Iterator[Any]:
+        """``work(item, *shared)`` for every item, in their order."""
+        ...
 
 
 class FeatureWarning(UserWarning):
@@ -288,8 +295,24 @@ def _refuse_value(value: float, row: int, name: str) -> None:
     raise InputError(f"features hold {value} at row {row}, column {name}: correct the data, or ask for impute='mean'")
 
 
+def _statistics(block: tuple[int, int], features: Features, impute: str | None) -> tuple[Any, ...]:
+    """Count, mean, squares, extremes and checksum of one block, by column."""
+    # In row order: numpy sums a block that lies column by column in another order.
+    values = np.ascontiguousarray(features.read(*block), np.float64)
+    finite = np.isfinite(values)
+    if not finite.all() and impute is None:
+        row, column = np.argwhere(~finite)[0]
+        _refuse_value(values[row, column], block[0] + row, features.names[column])
+    count = finite.sum(axis=0)
+    mean = np.where(finite, values, 0.0).sum(axis=0) / np.maximum(count, 1)
+    squares = (np.where(finite, values - mean, 0.0) ** 2).sum(axis=0)
+    low = np.where(finite, values, np.inf).min(axis=0)
+    high = np.where(finite, values, -np.inf).max(axis=0)
+    return count, mean, squares, low, high, google_crc32c.value(values.reshape(-1).view(np.uint8))
+
+
 def fit_scaling(
-    features: Features, scale: str, pool: Executor, *, impute: str | None = None, sample: NDArray[Any] | None = None
+    features: Features, scale: str, workers: Workers, *, impute: str | None = None, sample: NDArray[Any] | None = None
 ) -> Scaling:
     """Find each column's centre and spread in one pass; constant columns are dropped and named.
 
@@ -299,22 +322,7 @@ def fit_scaling(
         raise InputError(f"scale={scale!r}: expected one of {', '.join(map(repr, SCALES))}")
     if impute not in IMPUTES:
         raise InputError(f"impute={impute!r}: expected None or 'mean'")
-
-    def look(block: tuple[int, int]) -> tuple[Any, ...]:
-        # In row order: numpy sums a block that lies column by column in another order.
-        values = np.ascontiguousarray(features.read(*block), np.float64)
-        finite = np.isfinite(values)
-        if not finite.all() and impute is None:
-            row, column = np.argwhere(~finite)[0]
-            _refuse_value(values[row, column], block[0] + row, features.names[column])
-        count = finite.sum(axis=0)
-        mean = np.where(finite, values, 0.0).sum(axis=0) / np.maximum(count, 1)
-        squares = (np.where(finite, values - mean, 0.0) ** 2).sum(axis=0)
-        low = np.where(finite, values, np.inf).min(axis=0)
-        high = np.where(finite, values, -np.inf).max(axis=0)
-        return count, mean, squares, low, high, google_crc32c.value(values.reshape(-1).view(np.uint8))
-
-    parts = pool.map(look, features.blocks())
+    parts = workers.each(_statistics, features.blocks(), features, impute)
     count, mean, squares, low, high, checksum = next(parts)
     checksums = [checksum]
     for n, m, s, bottom, top, checksum in parts:
@@ -346,18 +354,19 @@ def fit_scaling(
     return Scaling(used, centre[used], spread[used], mean[used] if impute == "mean" else None, content)
 
 
-def sample_rows(features: Features, count: int, seed: int, pool: Executor) -> tuple[NDArray[np.int64], NDArray[Any]]:
+def sample_rows(features: Features, count: int, seed: int, workers: Workers) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Row numbers drawn at random without repetition, ascending, and those rows; each block is read once."""
     if count >= features.n_samples:
         chosen = np.arange(features.n_samples)
     else:
         rng = np.random.default_rng(seed)
         chosen = np.sort(rng.choice(features.n_samples, count, replace=False, shuffle=False))
+    parts = workers.each(_pick, features.blocks(), features, chosen)
+    return chosen, np.concatenate([part for part in parts if len(part)])
 
-    def pick(block: tuple[int, int]) -> NDArray[Any]:
-        first, last = np.searchsorted(chosen, block)
-        if first == last:
-            return np.empty((0, features.n_features))
-        return np.asarray(features.read(*block)[chosen[first:last] - block[0]])
 
-    return chosen, np.concatenate([part for part in pool.map(pick, features.blocks()) if len(part)])
+def _pick(block: tuple[int, int], features: Features, chosen: NDArray[np.int64]) -> NDArray[Any]:
+    first, last = np.searchsorted(chosen, block)
+    if first == last:
+        return np.empty((0, features.n_features))
+    return np.asarray(features.read(*block)[chosen[first:last] - block[0]])

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from cehm_dask.errors import InputError, NotFoundError
 
 TEMPORARY = ".cehm-"
-"""How the names begin of what is not finished; after a crash it may stay behind, and is nobody's data."""
+"""How the names begin of what is not finished; after a crash it may stay behind; it is no data."""
 
 HALF = ".half"
 """How they end, files and folders that are written whole."""
@@ -105,7 +105,7 @@ def whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def _beside(target: Path) -> Path:
-    """A name in the same folder, and so on the same file system, that nobody has."""
+    """A name in the same folder, and so on the same file system, that is not taken."""
     return target.parent / f"{TEMPORARY}{secrets.token_hex(8)}{HALF}"
 
 
@@ -166,7 +166,7 @@ def npy_faults(path: str | os.PathLike[str], of: str) -> Iterator[None]:
 
 
 def trace(url: str) -> str | None:
-    """A digest by which two machines can tell whether they see the same thing at a path or URL; None: nothing there.
+    """A digest by which two machines can check whether they see the same thing at a path or URL; None: nothing there.
 
     Of a store's metadata, of the head of a file, or of the names in a folder.
     """

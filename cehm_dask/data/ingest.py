@@ -1,6 +1,6 @@
 """Base labels of any size and form → ensemble.zarr, streamed.
 
-The first stage for labels that are brought along: arrays, .npy, .csv, .parquet (a file, or a folder of files),
+The first stage for a user's own base labels: arrays, .npy, .csv, .parquet (a file, or a folder of files),
 Zarr arrays, dask arrays and data frames. Two passes: one finds every member's labels, one writes their codes, a
 whole shard at a time. No more than a few blocks are ever in memory.
 """

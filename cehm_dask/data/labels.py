@@ -1,6 +1,6 @@
 """Base labels in any accepted form → checked blocks of codes.
 
-First room of the flow: whatever the user brings (numpy array, dask array, pandas or polars frame, list of
+First step of the flow: whatever the user passes (numpy array, dask array, pandas or polars frame, list of
 columns, file, ensemble.zarr) is checked once, before any sweep, and read from then on as blocks of small unsigned
 codes that the kernels use as sparse-matrix indices. Where the user's array already is that, nothing is copied.
 """
@@ -59,7 +59,7 @@ class Source(Protocol):
         ...
 
     def read(self, start: int, stop: int) -> Codes:
-        """Codes of the rows start to stop, one column a member."""
+        """Codes of the rows start to stop, one column per member."""
         ...
 
     def confirm(self) -> None:
@@ -96,14 +96,14 @@ class SliceSource:
         return self.codes[start - self.first_row : stop - self.first_row]
 
     def confirm(self) -> None:
-        """Whoever sent the rows looks at where they came from."""
+        """The process that sent the rows checks their source."""
 
 
 @dataclass(frozen=True, eq=False)
 class Labels:
     """A checked label matrix: n_samples × n_members codes, each pointing at a slot.
 
-    A member owns ``widths[j]`` slots. With ``silent``, its slot 0 means "this member says nothing";
+    A member owns ``widths[j]`` slots. With ``silent``, its slot 0 means that the label is missing;
     slots that turn out empty are not hyperedges.
     """
 
@@ -162,7 +162,7 @@ class Labels:
         return int(np.count_nonzero(filled))
 
     def values_of(self, slots: NDArray[np.intp]) -> list[NDArray[Any]]:
-        """The user's labels behind occupied slots, ascending, one array a member."""
+        """The user's labels behind occupied slots, ascending, one array per member."""
         starts = np.append(self.offsets.astype(np.intp), self.n_slots)
         found = []
         for j in range(self.n_members):
@@ -287,12 +287,12 @@ def _from_frame(frame: Any) -> Labels:
     """One column per member, in order; text and categories are encoded, nulls are missing labels."""
     names = tuple(str(name) for name in frame.columns)
     if not names:
-        raise InputError("n_members=0: the data frame has no columns; give one column of labels a member")
+        raise InputError("n_members=0: the data frame has no columns; give one column of labels per member")
     return labels_of_columns(columns_of(frame), names)
 
 
 def labels_of_columns(columns: Sequence[Any], names: tuple[str, ...], first_row: int = 0) -> Labels:
-    """Labels of some rows from one column a member, as :func:`encode_column` takes them."""
+    """Labels of some rows from one column per member, as :func:`encode_column` takes them."""
     encoded = [encode_column(column, name, first_row) for column, name in zip(columns, names, strict=True)]
     return _encode_ranked(np.stack([ranks for _, ranks in encoded], axis=1), [known for known, _ in encoded], names)
 
@@ -375,13 +375,13 @@ def _encode_ranked(ranked: NDArray[np.int64], values: Sequence[NDArray[Any]], na
 
 
 def relabel(base_labels: Any, values: Sequence[NDArray[Any]]) -> Labels:
-    """Base labels of new samples in terms of labels already known; unknown ones count as "says nothing".
+    """Base labels of new samples in terms of labels already known; unknown ones count as missing.
 
     Parameters
     ----------
     base_labels
         As for :func:`as_labels`, with the same members in the same order.
-    values : one array of known labels a member, ascending
+    values : one array of known labels per member, ascending
     """
     new = as_labels(base_labels)
     if new.n_members != len(values):

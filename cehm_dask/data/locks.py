@@ -1,15 +1,15 @@
-"""One writer an output: a file lock that dies with its process, or a lease in an object store.
+"""One writer per output: a file lock that dies with its process, or a lease in an object store.
 
 Above the files, below the stores. On a local disk the kernel frees the lock of a process that ended, however it ended.
-An object store knows no processes: there a lock is an object that its holder writes anew every few seconds, and that
-may be taken over once its holder has been silent for the length of the lease. Three things make that safe:
+An object store knows no processes: there a lock is an object that its holder renews every few seconds, and that
+may be taken over once its holder has not renewed it for the length of the lease. Three things make that safe:
 
 - The object is only written under a condition: that there is none (If-None-Match), or that it is still the one that was
   looked at (If-Match). Of two runs that want the same lock, the store lets one have it.
 - Its age is the difference of two times of the store, never of a clock here: clocks of machines differ by minutes.
-- A holder that was silent for too long, stopped or cut off, finds at its next sign of life that the lock is another's.
+- A holder that did not renew it in time, stopped or disconnected, finds at its next renewal that the lock is another's.
 
-A store without conditional writes is told apart by a write that must fail; there, a run that starts waits a moment and
+A store without conditional writes is recognised by a write that must fail; there, a run that starts waits a moment and
 looks whether its mark is still there, which two runs that start at the same instant may both pass. The log says so.
 """
 
@@ -38,7 +38,7 @@ LEASE_SECONDS = 60
 """A lock in an object store that its holder has not renewed for so long may be taken over."""
 
 RENEWAL_SECONDS = 15
-"""Between signs of life of a holder: three may be lost on the way."""
+"""Between renewals by a holder: three may be lost on the way."""
 
 SETTLE_SECONDS = 2.0
 """How long a lock must stay untouched to count as taken, in a store without conditional writes."""
@@ -62,7 +62,7 @@ class Lock:
         self._lock.take()
 
     def renew(self) -> None:
-        """A sign of life; refused if another run has taken over."""
+        """Renew it; refused if another run has taken over."""
         self._lock.renew()
 
     def release(self) -> None:
@@ -141,7 +141,7 @@ class _Lease:
         self._renewals = 0
         self._released = threading.Event()
         self._alone = threading.Lock()
-        """So that a sign of life under way does not bring back a lock that is released."""
+        """So that a renewal under way does not bring back a lock that is released."""
 
     def take(self) -> None:
         with self._alone:
@@ -159,7 +159,7 @@ class _Lease:
         threading.Thread(target=self._keep_alive, daemon=True).start()
 
     def _taken_over(self) -> str | None:
-        """The tag of a lock that nobody renewed for the length of its lease; None: it changed hands, look again."""
+        """The tag of a lock that was not renewed for the length of its lease; None: it changed hands, look again."""
         seen = self._object.look()
         if seen is None:
             return None  # released just now
@@ -170,13 +170,13 @@ class _Lease:
         left = lease + 1 - seen.age
         if left > 0:
             raise BusyError(
-                f"output {self.output} is being written by another run ({owner}, last sign of life "
+                f"output {self.output} is being written by another run ({owner}, last renewed "
                 f"{seen.age:.0f} s ago): wait for it; if it is dead, its lock expires in {left:.0f} s, and the same "
                 "command takes over then"
             )
         with suppress(_ConflictError):
             tag = self._object.put(self._mark(), tag=seen.tag)
-            log.warning("took over the lock %s of %s, silent for %.0f s", self.url, owner, seen.age)
+            log.warning("took over the lock %s of %s, not renewed for %.0f s", self.url, owner, seen.age)
             return tag
         return None
 
@@ -190,7 +190,7 @@ class _Lease:
             return
         log.warning(
             "the object store of %s has no conditional writes: two runs that start at the same instant could both "
-            "write there; see to it that only one is started",
+            "write there; make sure that only one is started",
             self.output,
         )
         time.sleep(SETTLE_SECONDS)
@@ -215,7 +215,7 @@ class _Lease:
         )
 
     def _keep_alive(self) -> None:
-        """Signs of life while a long sweep goes on; whether they come too late is seen at the next checkpoint."""
+        """Renewals during a long sweep; whether they come too late is seen at the next checkpoint."""
         while not self._released.wait(RENEWAL_SECONDS):
             with suppress(Exception):  # the store cannot be reached just now, or the lock is lost
                 self.renew()
@@ -234,8 +234,8 @@ class _Lease:
             owner = "its lock was removed" if seen is None else self._holder(seen)[0]
             if seen is None or owner != self.owner:
                 raise BusyError(
-                    f"output {self.output} was taken over by another run ({owner}): this one was silent for more than "
-                    f"{LEASE_SECONDS} s, and ends here"
+                    f"output {self.output} was taken over by another run ({owner}): this one did not renew "
+                    f"its lock for more than {LEASE_SECONDS} s, and ends here"
                 ) from None
             self._tag = seen.tag  # the store did write it, though its answer was lost
 

@@ -2,12 +2,12 @@
 
 Below the stores. A store that replaces another is written into a hidden folder beside it, ``.NAME.writing``, and put
 into place when it is whole; a reader of the old one sees that at its next look. On a local disk the folder also holds
-the lock of the one writer, and the switch is two renames. In between there is no store for a moment; whoever comes next
+the lock of the one writer, and the switch is two renames. In between there is no store for a moment; the next process
 after a crash in that moment, writer or reader, completes the second one.
 
 An object store cannot rename: a store is written there in place, after its attributes say that it is incomplete,
 unless it is made of the one it replaces. Then it is copied object by object, its attributes last, and a switch that was
-cut off is done again.
+interrupted is repeated.
 """
 
 import os
@@ -62,7 +62,7 @@ class Writing:
         _settle(self.url)
 
     def renew(self) -> None:
-        """A sign of life, for the lock of an object store."""
+        """Renew the lock of an object store."""
         self._lock.renew()
 
     def release(self) -> None:
@@ -139,7 +139,7 @@ def _sync(folder: str) -> None:
 
 
 def _settle(url: str) -> None:
-    """Complete a switch that was cut off, and remove what was replaced; for who holds the lock."""
+    """Complete a switch that was interrupted, and remove what was replaced; for who holds the lock."""
     for old in _marked(url, _OLD):
         new = old.replace(f"/{_OLD}", f"/{_NEW}")
         if is_url(url):

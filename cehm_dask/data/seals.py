@@ -1,7 +1,7 @@
 """Digests, by which a changed byte is noticed.
 
-Below the stores and the run directory. A digest tells accidents (a flipped bit, a swapped file, an edit by hand); it is
-no signature: whoever can write the data can write the digest too.
+Below the stores and the run directory. A digest detects accidents (a flipped bit, a swapped file, an edit by hand);
+it is no signature: anyone who can write the data can write the digest too.
 """
 
 import hashlib

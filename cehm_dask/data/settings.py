@@ -1,7 +1,7 @@
 """YAML that people write → plain values, with the line of every key and ``${VAR}`` filled in.
 
 Below recipes and cluster files, which are read the same way: safely, without aliases, without tags beyond plain values,
-a key only once. What a variable stands for is remembered as a secret.
+a key only once. The value of a variable is remembered as a secret.
 """
 
 import os
@@ -27,7 +27,7 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe, and without aliases: a few lines of them can stand for more data than fits any memory."""
+    """Safe, and without aliases: a few lines of them can expand to more data than fits any memory."""
 
     # A date is text here, as in the name of a file.
     yaml_implicit_resolvers = {  # noqa: RUF012
@@ -41,7 +41,7 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def plain(self, node: Any) -> Any:
-        """What a scalar stands for."""
+        """The value of a scalar."""
         if node.tag not in _SCALARS:
             raise yaml.constructor.ConstructorError(None, None, f"tag {node.tag} is not allowed", node.start_mark)
         if "\0" in node.value:  # no file has such a name

@@ -59,11 +59,11 @@ class Synth:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the codes, with code 0 for "says nothing"."""
+        """Of the codes, with code 0 for a missing label."""
         return np.dtype(np.min_scalar_type(self.k_max))
 
     def block(self, number: int) -> tuple[Codes, NDArray[np.int16]]:
-        """Codes (0 = says nothing, else label + 1) and true classes of one block of rows."""
+        """Codes (0 = missing, else label + 1) and true classes of one block of rows."""
         rows = min(BLOCK_ROWS, self.n_samples - number * BLOCK_ROWS)
         rng = np.random.default_rng([self.seed, 1, number])
         truth = rng.integers(0, self.n_classes, rows, dtype=np.int16)

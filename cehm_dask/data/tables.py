@@ -148,20 +148,29 @@ class Parquet(Table):
                     rows.append(reader.metadata.row_group(group).num_rows)
         self._edges = np.cumsum(rows)
         _refuse_names(path, self.schema.names)
-        # The index of a pandas frame names its rows and is no column.
-        noted = json.loads((self.schema.metadata or {}).get(b"pandas", b"{}")).get("index_columns", [])
-        self.index = [name for name in noted if isinstance(name, str)]
+        self.index = self._index()
         self.names = [name for name in self.schema.names if name not in self.index]
+
+    def _index(self) -> list[str]:
+        """Columns that are the index of a pandas frame, which names its rows and is no column."""
+        note = (self.schema.metadata or {}).get(b"pandas", b"{}")
+        try:
+            noted = json.loads(note).get("index_columns", [])
+            return [name for name in noted if isinstance(name, str)]
+        except (ValueError, AttributeError, TypeError) as error:
+            raise InputError(f"{self.path}: the note of pandas in it is damaged ({error}): make it anew") from error
 
     @property
     def n_rows(self) -> int:
         return int(self._edges[-1])
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        # Without the notes of other programs, which Arrow would trust: types and names say all.
         rows = max(1, BLOCK_BYTES // (8 * max(1, len(columns))))
         for file in self.files:
             with self._opened(file) as reader:
-                yield from reader.iter_batches(rows, columns=list(columns))
+                for batch in reader.iter_batches(rows, columns=list(columns)):
+                    yield batch.replace_schema_metadata(None)
 
     def rows(self, start: int, stop: int, columns: Sequence[str]) -> Any:
         """Rows start to stop of some columns, as an Arrow table; safe to call from many threads."""
@@ -170,7 +179,8 @@ class Parquet(Table):
         for file, group in self._groups[first : last + 1]:
             # A reader of its own: one is not safe to share between threads.
             with self._opened(file) as reader:
-                parts.append(reader.read_row_group(group, columns=list(columns)))
+                part = reader.read_row_group(group, columns=list(columns))
+                parts.append(part.replace_schema_metadata(None))
         import pyarrow as pa
 
         return pa.concat_tables(parts, promote_options="permissive").slice(
@@ -198,7 +208,7 @@ class Parquet(Table):
             # Arrow's own errors about content carry no number of the operating system.
             if isinstance(error, OSError) and (error.errno is not None or isinstance(error, FileNotFoundError)):
                 raise
-            raise InputError(f"{file}: no Parquet file, or a damaged one ({error}): make it anew") from error
+            raise InputError(f"{file}: no Parquet file, or a damaged one ({error}): create it again") from error
 
 
 def is_table(path: str) -> bool:

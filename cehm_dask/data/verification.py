@@ -20,7 +20,7 @@ from cehm_dask.errors import CehmError, StoreError
 from cehm_dask.machine import cores
 
 Tell = Callable[[int], None]
-"""Told the bytes that were read."""
+"""Called with the bytes that were read."""
 
 
 @dataclass

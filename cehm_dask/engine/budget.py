@@ -31,13 +31,13 @@ WIDEST_WINDOW = 0.05
 SAMPLE_ROWS = 1 << 13
 """Rows of a run, evenly spread, whose labels are kept to foretell where a cut will fall."""
 
-RUNS_PER_THREAD = 4
+SPANS_PER_THREAD = 4
 """Enough to even out threads that are held up, few enough that summing their tables costs nothing."""
 
-RUN_ROWS = 1 << 17
+SPAN_ROWS = 1 << 17
 """A run is not split below this many rows: a shorter task costs more to hand out than it saves."""
 
-CLUSTER_RUN_WORK = 3 << 30
+DASK_SPAN_WORK = 3 << 30
 """Bytes of labels times columns of weights below which a run is not split for a cluster: 0.15 s of work."""
 
 CODE_BYTES = 128 << 20
@@ -55,7 +55,7 @@ class Budget:
     terms: Mapping[str, int] = field(hash=False)
     threads: int
     block_rows: int
-    run_edges: tuple[int, ...]
+    span_edges: tuple[int, ...]
     keep_state: bool
     keep_labels: bool
     state_bytes_a_row: int
@@ -83,7 +83,7 @@ class Budget:
         return sum(self.terms.values())
 
     @property
-    def resident_bytes(self) -> int:
+    def cached_bytes(self) -> int:
         """Bytes of labels and assignments that one process may keep between sweeps."""
         return self.terms["kept assignments"] + self.terms["kept labels"]
 
@@ -126,7 +126,7 @@ def make_budget(
     window = ceil(WIDEST_WINDOW * (shape.row_bytes + 8)) if shape.read_rows else 0
     state = (STATE_BYTES + window) * len(clusters)
     read_rows = shape.read_rows or 0
-    edges = _run_edges(shape, workers, threads, block_rows, columns)
+    edges = _span_edges(shape, workers, threads, block_rows, columns)
     share = rows_of_a_process(edges, workers)
     terms = {
         "this process": taken,
@@ -137,7 +137,7 @@ def make_budget(
         "weights and counts": 8 * shape.n_slots * columns * (4 + 3 * threads),
         "label blocks": 2 * threads * read_rows * shape.row_bytes,
         "margins of blocks": 3 * threads * block_rows * state,
-        "samples": RUNS_PER_THREAD * threads * SAMPLE_ROWS * shape.row_bytes if shape.read_rows else 0,
+        "samples": SPANS_PER_THREAD * threads * SAMPLE_ROWS * shape.row_bytes if shape.read_rows else 0,
         "result": (2 + 8 + 8 + 8) * shape.n_samples if returned else 0,
         "kept assignments": 0,
         "kept labels": 0,
@@ -162,7 +162,7 @@ def make_budget(
         terms=terms,
         threads=threads,
         block_rows=block_rows,
-        run_edges=edges,
+        span_edges=edges,
         keep_state=keep_state,
         keep_labels=keep_labels,
         state_bytes_a_row=state,
@@ -213,26 +213,26 @@ def threads_for_generation(
     return min(threads, 1 + (allowed - needed) // a_thread)
 
 
-def _run_edges(shape: Shape, workers: int | None, threads: int, block_rows: int, columns: int) -> tuple[int, ...]:
+def _span_edges(shape: Shape, workers: int | None, threads: int, block_rows: int, columns: int) -> tuple[int, ...]:
     """First rows of the runs and the end: even, aligned, not too short."""
-    unit = shape.align_rows if shape.align_rows > 1 else min(block_rows, RUN_ROWS)
+    unit = shape.align_rows if shape.align_rows > 1 else min(block_rows, SPAN_ROWS)
     units = -(-shape.n_samples // unit)
-    shortest = max(1, min(RUN_ROWS, BLOCK_ROWS if block_rows >= BLOCK_ROWS else block_rows) // unit)
+    shortest = max(1, min(SPAN_ROWS, BLOCK_ROWS if block_rows >= BLOCK_ROWS else block_rows) // unit)
     hands = threads * (workers or 1)
-    n_runs = hands * RUNS_PER_THREAD
+    n_runs = hands * SPANS_PER_THREAD
     if workers is not None:
         work = shape.n_samples * shape.row_bytes * columns
-        n_runs = max(hands, min(n_runs, work // CLUSTER_RUN_WORK))
+        n_runs = max(hands, min(n_runs, work // DASK_SPAN_WORK))
     n_runs = max(1, min(n_runs, units // shortest or 1))
     edges = (min(shape.n_samples, unit * (units * i // n_runs)) for i in range(n_runs + 1))
     return tuple(dict.fromkeys(edges))
 
 
-def rows_of_a_process(run_edges: Sequence[int], workers: int | None) -> int:
+def rows_of_a_process(span_edges: Sequence[int], workers: int | None) -> int:
     """Most rows of which one process has to keep anything: its runs are as many as any other's, but not as long.
 
     >>> rows_of_a_process((0, 4, 8, 13), 2), rows_of_a_process((0, 4, 8, 13), None)
     (10, 13)
     """
-    lengths = np.diff(run_edges)
-    return min(run_edges[-1], -(-len(lengths) // (workers or 1)) * int(lengths.max()))
+    lengths = np.diff(span_edges)
+    return min(span_edges[-1], -(-len(lengths) // (workers or 1)) * int(lengths.max()))

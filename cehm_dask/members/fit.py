@@ -13,7 +13,6 @@ import hashlib
 import importlib.metadata
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from math import ceil, isqrt, sqrt
 from typing import Any, Protocol, TypeVar
@@ -23,7 +22,9 @@ from numpy.typing import NDArray
 
 from cehm_dask.data.features import Scaling
 from cehm_dask.data.labels import Codes
+from cehm_dask.engine.task import Workers
 from cehm_dask.errors import InputError
+from cehm_dask.machine import one_thread_each
 from cehm_dask.members.kmeans import fit_centres, through
 from cehm_dask.method import kernels
 
@@ -228,7 +229,7 @@ def linear(centres: NDArray[np.float64], names: NDArray[np.int64], view: NDArray
 def fit_members(
     plans: Sequence[MemberPlan],
     rows: NDArray[np.float32],
-    pool: Executor,
+    workers: Workers,
     *,
     report: Callable[[str, int], None] = lambda _what, _count: None,
 ) -> list[tuple[Member, dict[str, Any]]]:
@@ -236,16 +237,14 @@ def fit_members(
 
     One thread, because sums inside a fit would else depend on their number.
     """
-    from threadpoolctl import threadpool_limits
+    return list(reported(workers.each(_fit, plans, rows), lambda _fitted: report("fitted", 1)))
 
-    def fit(plan: MemberPlan) -> tuple[Member, dict[str, Any]]:
-        threadpool_limits(1)  # of a worker, for good; in this process the limits outside put it back
+
+def _fit(plan: MemberPlan, rows: NDArray[np.float32]) -> tuple[Member, dict[str, Any]]:
+    with one_thread_each():
         member, seconds = fit_member(plan, rows)
-        made = {"seconds": round(seconds, 4)}
-        return member, made if plan.base == "kmeans" else {**made, "numerics": numerics()}
-
-    with threadpool_limits(1):
-        return list(reported(pool.map(fit, plans), lambda _fitted: report("fitted", 1)))
+    made = {"seconds": round(seconds, 4)}
+    return member, made if plan.base == "kmeans" else {**made, "numerics": numerics()}
 
 
 def numerics() -> list[str]:

@@ -9,7 +9,6 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
 from itertools import pairwise
 from typing import Any
 
@@ -17,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.data.attributes import read_facts
-from cehm_dask.data.ensemble_store import open_ensemble
-from cehm_dask.data.ensemble_writer import create_ensemble, shape_of_chunks, sole_writer
+from cehm_dask.data.ensemble_store import Ensemble, open_ensemble
+from cehm_dask.data.ensemble_writer import EnsembleWriter, create_ensemble, shape_of_chunks, sole_writer
 from cehm_dask.data.features import BLOCK_ROWS, Features, Scaling, fit_scaling, sample_rows
 from cehm_dask.data.files import read_whole, remove, write_whole
 from cehm_dask.data.labels import Codes
 from cehm_dask.engine.budget import threads_for_generation
-from cehm_dask.engine.sweep import crew
+from cehm_dask.engine.sweep import workers
+from cehm_dask.engine.task import Workers
 from cehm_dask.errors import InputError, ReplacedError
 from cehm_dask.machine import cluster_machine, this_machine
 from cehm_dask.members.fit import (
@@ -54,7 +54,7 @@ def make_labeller(
     features: Features,
     plans: Sequence[MemberPlan],
     seed: int,
-    pool: Executor,
+    workers: Workers,
     *,
     scale: str = "standard",
     impute: str | None = None,
@@ -76,12 +76,12 @@ def make_labeller(
                 f"{type(plan.base).__name__} has no predict, so it must be fitted on all rows, not on {count}: "
                 f"pass fit_rows={features.n_samples} if they fit in memory"
             )
-    _, sample = sample_rows(features, count, seed, pool)
-    scaling = fit_scaling(features, scale, pool, impute=impute, sample=sample)
-    fitted = fit_members(plans, scaling.apply(sample, names=features.names), pool, report=report)
+    _, sample = sample_rows(features, count, seed, workers)
+    scaling = fit_scaling(features, scale, workers, impute=impute, sample=sample)
+    fitted = fit_members(plans, scaling.apply(sample, names=features.names), workers, report=report)
     members = tuple(member for member, _ in fitted)
     if full_lloyd:
-        members = _all_rows(features, scaling, plans, members, pool, report)
+        members = _all_rows(features, scaling, plans, members, workers, report)
     labeller = Labeller(scaling, members, tuple(map(width_of, members, plans)))
     facts = [
         {
@@ -103,14 +103,14 @@ def _all_rows(
     scaling: Scaling,
     plans: Sequence[MemberPlan],
     members: tuple[Member, ...],
-    pool: Executor,
+    workers: Workers,
     report: Callable[[str, int], None],
 ) -> tuple[Member, ...]:
     chosen = [j for j, plan in enumerate(plans) if plan.base in LLOYD]
     if not chosen:
         raise InputError(f"full_lloyd: none of the members is one of {', '.join(LLOYD)}")
     centres = [member for member in (members[j] for j in chosen) if isinstance(member, Linear)]
-    moved = dict(zip(chosen, lloyd(features, scaling, centres, pool, report=report), strict=True))
+    moved = dict(zip(chosen, lloyd(features, scaling, centres, workers, report=report), strict=True))
     return tuple(moved.get(j, member) for j, member in enumerate(members))
 
 
@@ -118,7 +118,7 @@ def lloyd(
     features: Features,
     scaling: Scaling,
     members: Sequence[Linear],
-    pool: Executor,
+    workers: Workers,
     *,
     report: Callable[[str, int], None] = lambda _what, _count: None,
 ) -> list[Linear]:
@@ -130,7 +130,7 @@ def lloyd(
     done: dict[int, Linear] = {}
     moving = dict(enumerate(members))
     for _ in range(LLOYD_ROUNDS):
-        sums, counts = _centre_sums(features, scaling, list(moving.values()), pool)
+        sums, counts = _centre_sums(features, scaling, list(moving.values()), workers)
         report("Lloyd", features.n_samples)
         edges = np.cumsum([0, *(len(member.names) for member in moving.values())])
         for (number, member), (a, b) in zip(list(moving.items()), pairwise(edges), strict=True):
@@ -149,23 +149,25 @@ def lloyd(
 
 
 def _centre_sums(
-    features: Features, scaling: Scaling, members: Sequence[Linear], pool: Executor
+    features: Features, scaling: Scaling, members: Sequence[Linear], workers: Workers
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Sum of the scaled rows nearest to each centre, and how many there are, in one sweep."""
     labeller = Labeller(scaling, tuple(members), tuple(len(member.names) for member in members))
     first = np.cumsum([0, *(len(member.names) for member in members)])
-
-    def look(block: tuple[int, int]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        scaled = scaling.apply(features.read(*block), block[0], features.names)
-        sums, counts = np.zeros((first[-1], scaled.shape[1])), np.zeros(first[-1], np.int64)
-        kernels.centre_sums(scaled, labeller.nearest(scaled), first, sums, counts)
-        return sums, counts
-
-    parts = pool.map(look, features.blocks())
+    parts = workers.each(_sums_of_block, features.blocks(), features, labeller, first)
     sums, counts = next(parts)
     for more, rows in parts:
         sums = sums + more
         counts = counts + rows
+    return sums, counts
+
+
+def _sums_of_block(
+    block: tuple[int, int], features: Features, labeller: Labeller, first: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    scaled = labeller.scaling.apply(features.read(*block), block[0], features.names)
+    sums, counts = np.zeros((first[-1], scaled.shape[1])), np.zeros(first[-1], np.int64)
+    kernels.centre_sums(scaled, labeller.nearest(scaled), first, sums, counts)
     return sums, counts
 
 
@@ -208,13 +210,13 @@ def generate(
         taken=machine.taken,
         threads=machine.threads,
     )
-    with sole_writer(url, overwrite=overwrite or append), crew(threads, client) as pool:
+    with sole_writer(url, overwrite=overwrite or append), workers(threads, client) as who:
         if before is not None and _was_appended(url, plans):
             log.info("the members were appended to %s before the command was cut off: nothing is left to do", url)
             remove(_note_of(url))
             return before.fingerprint
         stamp = features.stamp()
-        labeller, facts = make_labeller(features, plans, seed, pool, report=report, **fitting)
+        labeller, facts = make_labeller(features, plans, seed, who, report=report, **fitting)
         identity = _identity(features, seed, plans, facts, labeller, fitting, before.fingerprint if before else None)
         widths = [*(before.widths if before else ()), *(width + 1 for width in labeller.widths)]
         values = None
@@ -236,25 +238,11 @@ def generate(
             identity=identity,
         )
 
-        def label_shard(shard: int) -> tuple[str, list[NDArray[np.int64]]]:
-            start, stop = writer.rows(shard)
-            codes = writer.written(shard)
-            if codes is None:
-                # In the blocks that features are always read in, counted from row 0.
-                cuts = [start, *range(-(-(start + 1) // BLOCK_ROWS) * BLOCK_ROWS, stop, BLOCK_ROWS), stop]
-                parts = [labeller.label(features.read(a, b), a, features.names) for a, b in pairwise(cuts)]
-                codes = np.concatenate(parts)
-                if before is not None:
-                    codes = np.concatenate((before.read(start, stop), codes), axis=1)
-                digest = writer.write(shard, codes)
-            else:
-                digest = writer.digest(codes)
-            return digest, [np.bincount(codes[:, j], minlength=width)[1:] for j, width in enumerate(widths)]
+        def tell(done: Labelled) -> None:
+            report("labelled", int(done[1][-1].sum()))
 
-        def tell(labelled: tuple[str, list[NDArray[np.int64]]]) -> None:
-            report("labelled", int(labelled[1][-1].sum()))
-
-        done = list(reported(pool.map(label_shard, range(writer.n_shards)), tell))
+        labelled = who.each(_label_shard, range(writer.n_shards), writer, features, labeller, before)
+        done = list(reported(labelled, tell))
         sizes = [np.sum(parts, axis=0) for parts in zip(*(own for _, own in done), strict=True)]
         if features.stamp() != stamp:
             raise ReplacedError(
@@ -264,6 +252,28 @@ def generate(
     if append and _note(url).get("identity") == identity:
         remove(_note_of(url))  # the very last thing: until then, the same command again does nothing
     return fingerprint
+
+
+Labelled = tuple[str, list[NDArray[np.int64]]]
+"""Digest of a shard, and the sizes of its clusters by member."""
+
+
+def _label_shard(
+    shard: int, writer: EnsembleWriter, features: Features, labeller: Labeller, before: Ensemble | None
+) -> Labelled:
+    start, stop = writer.rows(shard)
+    codes = writer.written(shard)
+    if codes is None:
+        # In the blocks that features are always read in, counted from row 0.
+        cuts = [start, *range(-(-(start + 1) // BLOCK_ROWS) * BLOCK_ROWS, stop, BLOCK_ROWS), stop]
+        parts = [labeller.label(features.read(a, b), a, features.names) for a, b in pairwise(cuts)]
+        codes = np.concatenate(parts)
+        if before is not None:
+            codes = np.concatenate((before.read(start, stop), codes), axis=1)
+        digest = writer.write(shard, codes)
+    else:
+        digest = writer.digest(codes)
+    return digest, [np.bincount(codes[:, j], minlength=width)[1:] for j, width in enumerate(writer.widths)]
 
 
 def _identity(
@@ -318,12 +328,12 @@ def plan_appended(url: str, draw: Callable[[int], list[MemberPlan]]) -> list[Mem
     return draw(len(open_ensemble(url).widths))
 
 
-def label_all(features: Features, labeller: Labeller, pool: Executor) -> Codes:
+def label_all(features: Features, labeller: Labeller, workers: Workers) -> Codes:
     """Codes of every row in memory, made in one sweep by threads of this process."""
     codes = np.empty((features.n_samples, len(labeller.members)), labeller.dtype)
-
-    def label(block: tuple[int, int]) -> None:
-        codes[slice(*block)] = labeller.label(features.read(*block), block[0], features.names)
-
-    list(pool.map(label, features.blocks()))
+    list(workers.each(_label_block, features.blocks(), features, labeller, codes))
     return codes
+
+
+def _label_block(block: tuple[int, int], features: Features, labeller: Labeller, codes: Codes) -> None:
+    codes[slice(*block)] = labeller.label(features.read(*block), block[0], features.names)

@@ -11,8 +11,9 @@ from collections.abc import Generator
 from dataclasses import replace
 
 from cehm_dask.method.belonging import Floats, loss_of
-from cehm_dask.method.problem import Made, Problem
-from cehm_dask.method.rounds import EVERY_ROW, Answer, Order
+from cehm_dask.method.cut import EVERY_ROW
+from cehm_dask.method.orders import Answer, Assign, Order, Passing
+from cehm_dask.method.problem import Basis, Problem
 from cehm_dask.method.split import best_split, found_in
 
 
@@ -40,7 +41,7 @@ def adjustion(problem: Problem, *, pass_over: bool = True) -> Generator[Order, A
         split = best_split(problem.counts, problem.hyperedges)
         if split is None or split.again(problem.splits):
             return
-        bare, found = Made(problem.counts_before, (*problem.splits, split)), found_in(problem.counts)
+        bare, found = Basis(problem.counts_before, (*problem.splits, split)), found_in(problem.counts)
         yield from _round(problem, problem.weights_from(bare), pass_over, bare)
         if found_in(problem.counts) > found:
             problem.bare = replace(bare, found=found_in(problem.counts))
@@ -51,15 +52,14 @@ def adjustion(problem: Problem, *, pass_over: bool = True) -> Generator[Order, A
 
 
 def _round(
-    problem: Problem, weights: Floats, pass_over: bool, made: Made | None = None
+    problem: Problem, weights: Floats, pass_over: bool, basis: Basis | None = None
 ) -> Generator[Order, Answer, None]:
     """Every sample to the cluster it belongs to most by these weights."""
     drift = problem.drift(weights) if pass_over else None
-    plain = weights if made is None else problem.belonging_weights()
-    loss = loss_of(problem.belonging, plain, problem.counts, problem.hyperedges)
+    loss = loss_of(problem.belonging, problem.counts, problem.hyperedges)
     problem.set_weights(weights)
-    answer = yield problem.order(cut=EVERY_ROW, drift=drift)
-    problem.accept(answer, EVERY_ROW, made)
+    answer = yield problem.order(Assign, cut=EVERY_ROW, passing=None if drift is None else Passing(drift))
+    problem.accept(answer, EVERY_ROW, basis)
     # After the round, not before it: a checkpoint is written between rounds, and must not hold half of the next.
     problem.losses.append(loss.value)
     problem.loss_fractions.append(loss.fraction)

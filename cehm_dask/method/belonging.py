@@ -1,6 +1,6 @@
 """Belonging: the weights W of every kind, from the counts C, and the objective that its rounds never lower.
 
-Below the problems. A sample belongs to a cluster e as much as W[c, e], summed over its hyperedges c, says; a round
+A sample belongs to a cluster e as much as W[c, e], summed over its hyperedges c, says; a round
 moves every sample to the cluster it belongs to most. Written with φ(x), the vector with 1/√s_c at the hyperedges c of a
 sample x and 0 elsewhere, and m_e, the sum of φ over a cluster e, each kind climbs an objective of its own:
 
@@ -21,6 +21,8 @@ Kernels want weights that are not negative, so those of ``kmeans`` and ``tau`` a
 hyperedge, which changes no winner and no lead. A cluster that has become empty has zeros, and so never wins.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from math import fsum, sqrt
 from typing import NamedTuple
 
@@ -33,32 +35,77 @@ from cehm_dask.method.intersections import Hyperedges
 Floats = NDArray[np.float64]
 Int = NDArray[np.int64]
 
-KINDS = ("share", "count", "cosine", "kmeans", "tau")
 
+class Loss(NamedTuple):
+    """By how much an objective falls short of the largest value it could have."""
 
-def weights_of(kind: str, counts: Int, hyperedges: Hyperedges) -> Floats:
-    """W (n_hyperedges × k) from C: see the table above.
+    value: float
+    """On the scale of n; of n² for shares and counts, as in the paper."""
+    fraction: float
+    """As a share of that largest value, from 0 to 1.
 
-    Counts are whole numbers below 2**53, so their sums are exact in float64 too: one kernel serves all kinds.
+    At n = 10⁹ the paper's loss for shares is n² less a number below n: of its sixteen digits, nine spell n². The
+    fraction keeps all of them.
     """
-    if kind == "count":
-        return counts.astype(np.float64)
-    if kind == "tau":
-        return _tau_weights(counts, hyperedges)
-    shares = np.asarray(counts / hyperedges.sizes[:, None])
-    if kind == "share":
-        return shares
-    if kind == "cosine":
-        return shares / lengths_of(counts, hyperedges.sizes)
-    volumes = counts.sum(axis=0)
-    raised = _bias_below_largest(counts, hyperedges.sizes)
-    return np.where(volumes > 0, 2.0 * shares / np.maximum(volumes, 1) + raised, 0.0)
 
 
-def _bias_below_largest(counts: Int, sizes: Int) -> Floats:
-    """By how much the kmeans bias ‖m_e‖² / vol_e² of every cluster falls short of the largest one."""
-    bias = _squares(counts, sizes) / np.maximum(counts.sum(axis=0), 1).astype(np.float64) ** 2
-    return np.asarray(bias.max() - bias)
+def _no_lead(_counts: Int, _hyperedges: Hyperedges) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Belonging:
+    """One kind of belonging: three functions of the counts C. Everything else follows from them."""
+
+    weights: Callable[[Int, Hyperedges], Floats]
+    """W, n_hyperedges × k."""
+    loss: Callable[[Int, Hyperedges], Loss]
+    """What the objective falls short of; never rises from round to round."""
+    lead: Callable[[Int, Hyperedges], Floats | None] = _no_lead
+    """Factors, by winner, that turn leads in W into leads in shares; None: none needed."""
+    whole: bool = False
+    """Whether W, and so every margin, is a whole number."""
+
+
+# --- count and share: the paper's -------------------------------------------------------------------------------------
+
+EXACT = 2**53
+"""Whole numbers up to this are exact in float64."""
+
+
+def _counts(counts: Int, _hyperedges: Hyperedges) -> Floats:
+    """Whole numbers below 2**53, so their sums are exact in float64 too: one kernel serves all kinds."""
+    return counts.astype(np.float64)
+
+
+def _shares(counts: Int, hyperedges: Hyperedges) -> Floats:
+    return np.asarray(counts / hyperedges.sizes[:, None])
+
+
+def _count_loss(counts: Int, hyperedges: Hyperedges) -> Loss:
+    n, n_members = hyperedges.n_speaking, hyperedges.n_members
+    if n_members * n * n > EXACT:
+        # Python's integers and their division, which rounds once: Σ C² and n² have more digits than float64.
+        most, squares = n_members * n * n, sum(count * count for count in counts.ravel().tolist())
+        return Loss((most - squares) / n_members, (most - squares) / most)
+    return _paper_loss(_counts(counts, hyperedges) * counts, n, n_members, n_members * n * n)
+
+
+def _share_loss(counts: Int, hyperedges: Hyperedges) -> Loss:
+    n, n_members = hyperedges.n_speaking, hyperedges.n_members
+    return _paper_loss(_shares(counts, hyperedges) * counts, n, n_members, n_members * n)
+
+
+def _paper_loss(terms: Floats, n: int, n_members: int, largest: int) -> Loss:
+    return Loss(float(n) * n - float(terms.sum()) / n_members, 1.0 - _exact_sum(terms) / largest)
+
+
+def _exact_sum(terms: Floats) -> float:
+    """Rounded once, whatever the order of the clusters: the same partition has the same fraction."""
+    return fsum(terms.ravel().tolist())
+
+
+# --- cosine -----------------------------------------------------------------------------------------------------------
 
 
 def _squares(counts: Int, sizes: Int) -> Floats:
@@ -72,22 +119,49 @@ def lengths_of(counts: Int, sizes: Int) -> Floats:
     return np.asarray(np.sqrt(np.where(squares > 0, squares, 1.0)))
 
 
-def lead_of(kind: str, counts: Int, hyperedges: Hyperedges) -> Floats | None:
-    """Factors, by winner, that turn leads in the weights made from ``counts`` into leads in shares; None: none needed.
+def _cosine_weights(counts: Int, hyperedges: Hyperedges) -> Floats:
+    return _shares(counts, hyperedges) / lengths_of(counts, hyperedges.sizes)
 
-    For kmeans and tau, 1 is the largest weight that a hyperedge wholly inside the cluster could have: no lead exceeds
-    the number of a sample's labels. Counts have no such unit; they stay as they are.
-    """
-    if kind == "cosine":
-        return lengths_of(counts, hyperedges.sizes)
-    if kind == "kmeans":
-        volumes = np.maximum(counts.sum(axis=0), 1)
-        return np.asarray(1.0 / (2.0 / volumes + _bias_below_largest(counts, hyperedges.sizes)))
-    if kind == "tau":
-        found = _Tau(counts, hyperedges)
-        rarer = (1.0 - found.tau) * (found.shares.max() - found.shares)
-        return np.asarray(1.0 / (found.mass.max() * (1.0 + rarer)))
-    return None
+
+def _cosine_loss(counts: Int, hyperedges: Hyperedges) -> Loss:
+    n, n_members, k = hyperedges.n_speaking, hyperedges.n_members, counts.shape[1]
+    terms = _cosine_weights(counts, hyperedges) * counts
+    own = float(terms.sum())
+    return Loss(n - own * sqrt(n / (k * n_members)), 1.0 - _exact_sum(terms) / sqrt(n * k * n_members))
+
+
+def _cosine_lead(counts: Int, hyperedges: Hyperedges) -> Floats:
+    return lengths_of(counts, hyperedges.sizes)
+
+
+# --- kmeans -----------------------------------------------------------------------------------------------------------
+
+
+def _kmeans_weights(counts: Int, hyperedges: Hyperedges) -> Floats:
+    volumes = counts.sum(axis=0)
+    raised = _bias_below_largest(counts, hyperedges.sizes)
+    return np.where(volumes > 0, 2.0 * _shares(counts, hyperedges) / np.maximum(volumes, 1) + raised, 0.0)
+
+
+def _bias_below_largest(counts: Int, sizes: Int) -> Floats:
+    """By how much the bias ‖m_e‖² / vol_e² of every cluster falls short of the largest one."""
+    bias = _squares(counts, sizes) / np.maximum(counts.sum(axis=0), 1).astype(np.float64) ** 2
+    return np.asarray(bias.max() - bias)
+
+
+def _kmeans_loss(counts: Int, hyperedges: Hyperedges) -> Loss:
+    kept = _squares(counts, hyperedges.sizes) / np.maximum(counts.sum(axis=0), 1)
+    fraction = float(1.0 - kept.sum() / counts.shape[1])
+    return Loss(hyperedges.n_speaking * fraction, fraction)
+
+
+def _kmeans_lead(counts: Int, hyperedges: Hyperedges) -> Floats:
+    """1 is the largest weight that a hyperedge inside the cluster could have; for tau too."""
+    volumes = np.maximum(counts.sum(axis=0), 1)
+    return np.asarray(1.0 / (2.0 / volumes + _bias_below_largest(counts, hyperedges.sizes)))
+
+
+# --- tau --------------------------------------------------------------------------------------------------------------
 
 
 class _Tau:
@@ -123,6 +197,17 @@ def _tau_weights(counts: Int, hyperedges: Hyperedges) -> Floats:
     return np.where(counts.sum(axis=0) > 0, weights, 0.0)
 
 
+def _tau_loss(counts: Int, hyperedges: Hyperedges) -> Loss:
+    fraction = 1.0 - tau(counts, hyperedges)
+    return Loss(float(hyperedges.n_speaking * fraction), fraction)
+
+
+def _tau_lead(counts: Int, hyperedges: Hyperedges) -> Floats:
+    found = _Tau(counts, hyperedges)
+    rarer = (1.0 - found.tau) * (found.shares.max() - found.shares)
+    return np.asarray(1.0 / (found.mass.max() * (1.0 + rarer)))
+
+
 def tau(counts: Int, hyperedges: Hyperedges) -> float:
     """By how much the members foretell the cluster of a sample better than chance; 0 for one cluster, at most 1."""
     return _Tau(counts, hyperedges).tau
@@ -137,45 +222,27 @@ def evenness(counts: Int, hyperedges: Hyperedges) -> float:
     return float(np.sqrt(_squares(counts, hyperedges.sizes)).sum()) / sqrt(counts.shape[1] * volume)
 
 
-class Loss(NamedTuple):
-    """By how much an objective falls short of the largest value it could have."""
+# --- all kinds --------------------------------------------------------------------------------------------------------
 
-    value: float
-    """On the scale of n; of n² for shares and counts, as in the paper."""
-    fraction: float
-    """As a share of that largest value, from 0 to 1.
-
-    At n = 10⁹ the paper's loss for shares is n² less a number below n: of its sixteen digits, nine say n². Here all do
-    say something.
-    """
+BELONGINGS = {
+    "share": Belonging(_shares, _share_loss),
+    "count": Belonging(_counts, _count_loss, whole=True),
+    "cosine": Belonging(_cosine_weights, _cosine_loss, _cosine_lead),
+    "kmeans": Belonging(_kmeans_weights, _kmeans_loss, _kmeans_lead),
+    "tau": Belonging(_tau_weights, _tau_loss, _tau_lead),
+}
 
 
-EXACT = 2**53
-"""Whole numbers up to this are exact in float64."""
+def weights_of(kind: str, counts: Int, hyperedges: Hyperedges) -> Floats:
+    """W (n_hyperedges × k) from C."""
+    return BELONGINGS[kind].weights(counts, hyperedges)
 
 
-def loss_of(kind: str, weights: Floats, counts: Int, hyperedges: Hyperedges) -> Loss:
-    """What the objective falls short of; never rises.
+def lead_of(kind: str, counts: Int, hyperedges: Hyperedges) -> Floats | None:
+    """Factors that turn leads in the weights made from ``counts`` into leads in shares, where they need any."""
+    return BELONGINGS[kind].lead(counts, hyperedges)
 
-    ``weights`` are those made from ``counts``: for shares, counts and cosine the objective is Σ W·C.
-    """
-    n, n_members, k = hyperedges.n_speaking, hyperedges.n_members, counts.shape[1]
-    if kind == "count" and n_members * n * n > EXACT:
-        # Python's integers and their division, which rounds once: Σ C² and n² have more digits than float64.
-        most, squares = n_members * n * n, sum(count * count for count in counts.ravel().tolist())
-        return Loss((most - squares) / n_members, (most - squares) / most)
-    if kind == "tau":
-        fraction = 1.0 - tau(counts, hyperedges)
-        return Loss(float(n * fraction), fraction)
-    if kind == "kmeans":
-        kept = _squares(counts, hyperedges.sizes) / np.maximum(counts.sum(axis=0), 1)
-        fraction = float(1.0 - kept.sum() / k)
-        return Loss(n * fraction, fraction)
-    terms = weights * counts
-    own = float(terms.sum())
-    # fsum rounds once, whatever the order of the clusters: the same partition has the same fraction.
-    exactly = fsum(terms.ravel().tolist())
-    if kind == "cosine":
-        return Loss(n - own * sqrt(n / (k * n_members)), 1.0 - exactly / sqrt(n * k * n_members))
-    largest = n_members * n * (n if kind == "count" else 1)
-    return Loss(float(n) * n - own / n_members, 1.0 - exactly / largest)
+
+def loss_of(kind: str, counts: Int, hyperedges: Hyperedges) -> Loss:
+    """What the objective falls short of."""
+    return BELONGINGS[kind].loss(counts, hyperedges)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.errors import StoreError
-from cehm_dask.method.belonging import KINDS
+from cehm_dask.method.belonging import BELONGINGS
 from cehm_dask.method.intersections import Hyperedges
 
 TABLES = ("counts", "counts_before", "start", "bare")
@@ -62,7 +62,7 @@ def _check_facts(facts: Mapping[str, Any], hyperedges: Hyperedges, k: int) -> No
         _need(all(type(item) in (int, float) for item in facts[name]), f"{name} that are no numbers")
     _need(facts["assigned"] <= hyperedges.n_speaking, f"assigned={facts['assigned']}")
     _need(type(facts["converged"]) is bool, f"converged={facts['converged']!r}")
-    _need(facts["belonging"] in KINDS, f"belonging={facts['belonging']!r}")
+    _need(facts["belonging"] in BELONGINGS, f"belonging={facts['belonging']!r}")
     rounds = len(facts["growth"]) + len(facts["losses"])
     _need(facts["round"] == rounds == len(facts["moves"]), f"round {facts['round']}, but the history of {rounds}")
     key, last_row = facts["cut"]

@@ -26,11 +26,12 @@ from cehm_dask.method.confidence import correlation
 from cehm_dask.method.diffusion import diffusion
 from cehm_dask.method.intersections import Hyperedges, check_table, hyperedges_of, intersections_and_sample
 from cehm_dask.method.medoids import medoids
+from cehm_dask.method.orders import Answer, Order, combine, reads_labels
 from cehm_dask.method.params import Params, check_fit
 from cehm_dask.method.portfolio import Rows, compete, competing_rows, representatives
 from cehm_dask.method.problem import Problem
 from cehm_dask.method.result import add_last_rows, last_rows
-from cehm_dask.method.rounds import Answer, Order, advance, combine
+from cehm_dask.method.rounds import advance
 from cehm_dask.method.split import found_in
 from cehm_dask.method.start import start
 from cehm_dask.method.survey import Survey, survey
@@ -155,8 +156,8 @@ def consensus(
     if auto:
         recommended = recommend(hyperedges, [params.n_clusters for params in all_problems])
         problems_of = [params for params in all_problems if params.n_clusters == recommended.n_clusters]
-    for run in engine.runs:
-        run.silent_rows = n_silent > 0
+    for span in engine.spans:
+        span.silent_rows = n_silent > 0
     for params in problems_of:
         check_fit(params, hyperedges.n_speaking, hyperedges.n_hyperedges)
     _warn_about_members(hyperedges, labels.names)
@@ -279,10 +280,9 @@ def _problems(
         if params.init is not None:
             sets = [np.sort(np.asarray(params.init, np.intp))]
         else:
-            assert params.similarity is not None
             # A seed of its own for every k: its starts are the same whatever other values run beside it.
             rng = np.random.default_rng([seed, params.n_clusters])
-            sets = medoids(hyperedges, params.similarity, params.n_clusters, params.restarts, params.tries, rng)
+            sets = medoids(hyperedges, str(params.similarity), params.n_clusters, params.restarts, params.tries, rng)
         problems += [Problem(len(problems) + i, params, hyperedges, chosen) for i, chosen in enumerate(sets)]
     return problems
 
@@ -393,19 +393,15 @@ def _next_batch(engine: Engine, orders: Sequence[Order], problems: Sequence[Prob
     slowest of them alone.
     """
     looks = [order for order in orders if not _reads(engine, order, problems[order.problem])]
-    # All pilots, or all cuts, or all windows: orders of one kind share a look.
-    return [order for order in looks if _kind(order) == _kind(looks[0])] if looks else list(orders)
-
-
-def _kind(order: Order) -> tuple[bool, bool]:
-    return order.pilot, order.cut is not None
+    # Orders of one kind share a look.
+    return [order for order in looks if type(order) is type(looks[0])] if looks else list(orders)
 
 
 def _reads(engine: Engine, order: Order, problem: Problem) -> bool:
     """Whether an order needs the labels, or only what the workers keep."""
     if not engine.budget.keep_state:
         return True
-    return order.reads and not problem.foresaw(order)
+    return reads_labels(order) and not problem.foresaw(order)
 
 
 def _event(engine: Engine, problem: Problem, stage: str) -> Event:

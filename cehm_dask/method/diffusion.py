@@ -15,13 +15,23 @@ from collections.abc import Generator
 from math import ceil, sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cehm_dask.engine.budget import WIDEST_WINDOW
-from cehm_dask.method import kernels
+from cehm_dask.method.cut import (
+    EVERY_ROW,
+    Cut,
+    Int,
+    Window,
+    floor_of,
+    from_above,
+    from_below,
+    margin_of,
+    window_of_bin,
+    windows_of_bins,
+)
+from cehm_dask.method.orders import Answer, Assign, Foretell, Look, Measure, Order, Passing, Pilot
 from cehm_dask.method.params import next_target
 from cehm_dask.method.problem import Problem
-from cehm_dask.method.rounds import EVERY_ROW, FLOOR_SHIFT, Answer, Cut, Order, Window, key_of, margin_of
 
 COLLECT_AT_MOST = 1 << 16
 """Keys that may travel to the coordinator for one cut; more are narrowed down by a further histogram."""
@@ -34,81 +44,79 @@ WINDOW_SIGMAS = 4.0
 def diffusion(problem: Problem, *, foretell: bool = True, pass_over: bool = False) -> Generator[Order, Answer, None]:
     """Repeat until all samples are assigned; every round starts over from W.
 
-    ``foretell`` tells whether it pays to spare the second sweep, ``pass_over`` whether margins may be left to be made
-    good when the result is read.
+    ``foretell`` tells whether it pays to spare the second sweep, ``pass_over`` whether margins may be recomputed when
+    the result is read.
     """
     params, n = problem.params, problem.hyperedges.n_speaking
-    assert params.schedule is not None
-    margins: tuple[NDArray[np.int64], int] | None = None  # of the round before: histogram and its floor
+    before: tuple[Int, int] | None = None  # histogram of the margins of the round before, and its floor
     while problem.assigned < n:
-        target = next_target(params.schedule, n, params.n_clusters, problem.assigned, problem.growth[0])
+        target = next_target(str(params.schedule), n, params.n_clusters, problem.assigned, problem.growth[0])
         weights = problem.belonging_weights()
-        drift = problem.drift(weights) if margins is not None and (foretell or pass_over) else None
+        drift = problem.drift(weights) if before is not None and (foretell or pass_over) else None
         problem.set_weights(weights)
         if target == n:
-            yield from _assign(problem, EVERY_ROW, drift if pass_over else None)
+            yield from _assign(problem, EVERY_ROW, Passing(drift) if pass_over and drift is not None else None)
             return
         # No belonging degree, and so no margin, exceeds this sum.
-        largest = problem.hyperedges.largest_sum(weights.max(axis=1))
-        floor = max(0, key_of(largest) - ((kernels.BINS - 1) << FLOOR_SHIFT))
+        floor = floor_of(problem.hyperedges.largest_sum(weights.max(axis=1)))
         window = (yield from _foretold_window(problem, floor, target / n)) if foretell else None
-        sure = 0.0 if margins is None or drift is None else _bin_end(*margins, target) + drift
-        if window is None:
-            answer = yield problem.order(floor=floor, drift=drift, sure=sure)
-        else:
-            above = Cut(window.high - 1, -1)
-            # Exact up to the window's end: who is above it must not depend on which rows were passed over, or a worker
-            # that has to make its assignment again would make another.
-            sure = max(sure, margin_of(window.high))
-            answer = yield problem.order(floor=floor, cut=above, keep=window, drift=drift, sure=sure)
-            problem.foretold(answer, above, window)
-        assert answer.histogram is not None
-        margins = answer.histogram, floor
-        cut = yield from find_cut(problem, *margins, target)
+        sure = 0.0 if before is None or drift is None else _bin_end(*before, target) + drift
+        answer = yield from _measure(problem, floor, window, drift, sure)
+        before = answer.histogram, floor
+        cut = yield from find_cut(problem, *before, target)
         if params.schedule == "renewed":
             cut = Cut(cut.key, EVERY_ROW.last_row)
         yield from _assign(problem, cut)
 
 
-def _assign(problem: Problem, cut: Cut, drift: float | None = None) -> Generator[Order, Answer, None]:
+def _measure(
+    problem: Problem, floor: int, window: Window | None, drift: float | None, sure: float
+) -> Generator[Order, Answer, Answer]:
+    """Margins of all samples; those above a foretold window are assigned at once."""
+    if window is None:
+        return (yield problem.order(Measure, floor=floor, passing=None if drift is None else Passing(drift, sure)))
+    above = Cut(window.high - 1, -1)
+    # Exact up to the window's end: who is above it must not depend on which rows were passed over, or a worker that has
+    # to recompute its assignment would make another.
+    passing = None if drift is None else Passing(drift, max(sure, margin_of(window.high)))
+    answer = yield problem.order(Foretell, floor=floor, cut=above, keep=window, passing=passing)
+    problem.foretold(answer, above, window)
+    return answer
+
+
+def _assign(problem: Problem, cut: Cut, passing: Passing | None = None) -> Generator[Order, Answer, None]:
     """The end of a round: every sample that the cut lets in to its winner."""
-    answer = yield problem.order(cut=cut, drift=drift)
+    answer = yield problem.order(Assign, cut=cut, passing=passing)
     problem.accept(answer, cut)
     problem.growth.append(problem.assigned)
 
 
 def _foretold_window(problem: Problem, floor: int, share: float) -> Generator[Order, Answer, Window | None]:
     """Where the cut will fall that lets in a share of the samples, judged by a sample; None if that is no use."""
-    answer = yield problem.order(pilot=True, floor=floor)
-    assert answer.histogram is not None
+    answer = yield problem.order(Pilot, floor=floor)
     histogram = answer.histogram
     rows = int(histogram.sum())
     if rows == 0:
         return None
     whole = rows == problem.hyperedges.n_speaking
     slack = 1.0 if whole else 1.0 + WINDOW_SIGMAS * sqrt(rows * share * (1.0 - share))
-    high, _ = _from_above(histogram, max(1, int(rows * share - slack)))
-    low, _ = _from_above(histogram, min(rows, ceil(rows * share + slack)))
-    if histogram[low : high + 1].sum() > WIDEST_WINDOW * rows:
-        return None
-    return Window(floor + (low << FLOOR_SHIFT) if low else 0, floor + ((high + 1) << FLOOR_SHIFT))
+    high, _ = from_above(histogram, max(1, int(rows * share - slack)))
+    low, _ = from_above(histogram, min(rows, ceil(rows * share + slack)))
+    too_wide = histogram[low : high + 1].sum() > WIDEST_WINDOW * rows
+    return None if too_wide else windows_of_bins(floor, low, high)
 
 
-def find_cut(problem: Problem, histogram: NDArray[np.int64], floor: int, target: int) -> Generator[Order, Answer, Cut]:
+def find_cut(problem: Problem, histogram: Int, floor: int, target: int) -> Generator[Order, Answer, Cut]:
     """The cut that exactly ``target`` samples pass: largest margins first, lower row numbers first on a tie."""
-    number, wanted = _from_above(histogram, target)
-    high = floor + ((number + 1) << FLOOR_SHIFT)
-    window = Window(floor + (number << FLOOR_SHIFT) if number else 0, high)
-    inside = int(histogram[number])
+    number, wanted = from_above(histogram, target)
+    window, inside = window_of_bin(floor, number), int(histogram[number])
     while inside > COLLECT_AT_MOST and window.high - window.low > 1:
-        answer = yield problem.order(window=window)
-        assert answer.histogram is not None
-        number, wanted = _from_above(answer.histogram, wanted)
+        answer = yield problem.order(Look, window=window)
+        number, wanted = from_above(answer.histogram, wanted)
         inside = int(answer.histogram[number])
         window = window.bin(number)
     if inside <= COLLECT_AT_MOST:
-        answer = yield problem.order(window=window, collect=True)
-        assert answer.keys is not None
+        answer = yield problem.order(Look, window=window, collect=True)
         chosen = np.sort(answer.keys)[-wanted]
         key = int(chosen)
         wanted -= int(np.count_nonzero(answer.keys > chosen))
@@ -126,27 +134,14 @@ def _tied_row(problem: Problem, key: int, wanted: int) -> Generator[Order, Answe
     window = Window(0, problem.hyperedges.n_samples, tied=key)
     inside = problem.hyperedges.n_samples
     while inside > COLLECT_AT_MOST:
-        answer = yield problem.order(window=window)
-        assert answer.histogram is not None
-        below = np.cumsum(answer.histogram)
-        number = int(np.searchsorted(below, wanted))
+        answer = yield problem.order(Look, window=window)
+        number, wanted = from_below(answer.histogram, wanted)
         inside = int(answer.histogram[number])
-        wanted -= int(below[number]) - inside
         window = window.bin(number)
-    answer = yield problem.order(window=window, collect=True)
-    assert answer.keys is not None
+    answer = yield problem.order(Look, window=window, collect=True)
     return int(np.sort(answer.keys)[wanted - 1])
 
 
-def _bin_end(histogram: NDArray[np.int64], floor: int, wanted: int) -> float:
+def _bin_end(histogram: Int, floor: int, wanted: int) -> float:
     """A margin that the ``wanted``-th largest does not exceed."""
-    number, _ = _from_above(histogram, wanted)
-    return margin_of(floor + ((number + 1) << FLOOR_SHIFT))
-
-
-def _from_above(histogram: NDArray[np.int64], wanted: int) -> tuple[int, int]:
-    """The bin that holds the ``wanted``-th largest, and its rank from above inside that bin."""
-    above = np.cumsum(histogram[::-1])
-    place = int(np.searchsorted(above, wanted))
-    number = len(histogram) - 1 - place
-    return number, wanted - int(above[place] - histogram[number])
+    return margin_of(window_of_bin(floor, from_above(histogram, wanted)[0]).high)

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from cehm_dask.data.ensemble_store import Ensemble
 from cehm_dask.data.labels import Codes, Labels
 from cehm_dask.engine.budget import MOST_COUNTED
-from cehm_dask.engine.sweep import Engine, Run
+from cehm_dask.engine.span import Span
+from cehm_dask.engine.sweep import Engine
 from cehm_dask.errors import StoreError
 from cehm_dask.method import kernels
 
@@ -78,23 +79,23 @@ class Hyperedges:
 Tally = tuple[NDArray[Any], int, list[Codes]]
 
 
-def _count(run: Run, sample: NDArray[np.int64]) -> Tally:
-    table = np.zeros((run.n_slots, run.n_slots), np.int32)
+def _count(span: Span, sample: NDArray[np.int64]) -> Tally:
+    table = np.zeros((span.n_slots, span.n_slots), np.int32)
     earlier: NDArray[np.int64] | int = 0
     counted = silent = 0
     sampled: list[Codes] = []
-    for block in run.blocks():
+    for block in span.blocks():
         counted += block.n_rows
         if counted > MOST_COUNTED:
             # int32 counts twice as fast, and is moved over before it could overflow.
             earlier = earlier + table.astype(np.int64)
             table[:] = 0
             counted = block.n_rows
-        first, last = np.searchsorted(sample, [block.first_row, block.first_row + block.n_rows])
+        first, last = np.searchsorted(sample, [block.start, block.stop])
         if last > first:
-            sampled.append(block.codes[sample[first:last] - block.first_row])
-        kernels.intersections(block.codes, run.offsets, table)
-        if run.labels.silent:
+            sampled.append(block.codes[sample[first:last] - block.start])
+        kernels.intersections(block.codes, span.offsets, table)
+        if span.labels.silent:
             silent += int(np.count_nonzero(~block.codes.any(axis=1)))
     return table if isinstance(earlier, int) else earlier + table, silent, sampled
 
@@ -116,7 +117,7 @@ def intersections(engine: Engine) -> tuple[NDArray[np.int64], int]:
 def intersections_and_sample(engine: Engine, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], int, Codes]:
     """:func:`intersections`, and from the same sweep the codes of some rows, given in ascending order."""
     upper, n_silent, sampled = engine.sweep("intersections", _count, _add, rows)
-    table = upper + upper.T
+    table = (upper + upper.T).astype(np.int64, copy=False)  # one run alone counts in int32
     np.fill_diagonal(table, upper.diagonal())
     return table, n_silent, np.concatenate(sampled) if sampled else np.empty((0, 0), np.uint8)
 
@@ -129,14 +130,15 @@ def check_table(labels: Labels, table: NDArray[np.int64], n_silent: int) -> None
     n, slots = labels.n_samples, labels.n_slots
     if table.shape != (slots, slots) or table.dtype.kind != "i":
         raise StoreError(
-            f"intersections have shape {table.shape} and dtype {table.dtype}, expected {slots} × {slots}; start anew"
+            f"intersections have shape {table.shape} and dtype {table.dtype}, expected {slots} × {slots}; "
+            "start again with --overwrite"
         )
     sizes = table.diagonal()
     of_members = np.add.reduceat(sizes, labels.offsets.astype(np.intp))
     if table.min() < 0 or table.max() > n or (of_members != n).any() or (table != table.T).any():
-        raise StoreError(f"intersections are not those of {n} samples: start anew with --overwrite")
+        raise StoreError(f"intersections are not those of {n} samples: start again with --overwrite")
     if not 0 <= n_silent <= n:
-        raise StoreError(f"intersections: {n_silent} of {n} samples without a label; start anew")
+        raise StoreError(f"intersections: {n_silent} of {n} samples without a label; start again with --overwrite")
     if isinstance(labels.source, Ensemble):
         counted = np.delete(sizes, labels.offsets.astype(np.intp))
         if wrong := int(np.count_nonzero(counted != labels.source.sizes)):

@@ -44,7 +44,7 @@ def _jit(kernel: Callable[..., Any]) -> Any:
     try:
         dispatcher = numba.njit(nogil=True, cache=True)(kernel)
     except RuntimeError as error:  # "no locator available"
-        log.info("kernel %s is compiled anew in every process (%s); set NUMBA_CACHE_DIR", kernel.__name__, error)
+        log.info("kernel %s is compiled again in every process (%s); set NUMBA_CACHE_DIR", kernel.__name__, error)
         dispatcher = numba.njit(nogil=True)(kernel)
     if not numba.config.DISABLE_JIT:
         dispatcher.compile = _vectorised(dispatcher.compile)

@@ -13,6 +13,7 @@ import numpy as np
 from cehm_dask.engine.budget import Budget
 from cehm_dask.errors import InputError, InputTypeError
 from cehm_dask.masking import shown
+from cehm_dask.method.belonging import BELONGINGS
 
 VARIANTS = {
     "auto": {"similarity": "jaccard", "belonging": "cosine", "schedule": "direct"},
@@ -31,7 +32,7 @@ PAPER = ("released", "printed")
 CHOICES = {
     "variant": tuple(VARIANTS),
     "similarity": ("jaccard", "containment"),
-    "belonging": ("share", "count", "cosine", "kmeans", "tau"),
+    "belonging": tuple(BELONGINGS),
     "schedule": ("fixed", "renewed", "direct"),
     "choose": ("agreement", "loss"),
 }

@@ -1,25 +1,28 @@
 """A problem: one start on its way to a partition, as the coordinator sees it.
 
-Stands between the rounds, whose orders it gives and whose answers it adds up, and the stages, which say what it asks
-for next. It knows small tables only: all of it fits a checkpoint, whatever the number of samples.
+It gives orders and adds up the answers; the stages decide which order comes next. It holds small tables only: all of it
+fits a checkpoint, whatever the number of samples.
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.method.belonging import lead_of, weights_of
+from cehm_dask.method.cut import EVERY_ROW, Cut, Int, Window
 from cehm_dask.method.intersections import Hyperedges
+from cehm_dask.method.orders import Answer, Assign, Floats, Made, Order, Read
 from cehm_dask.method.params import Params
-from cehm_dask.method.rounds import EVERY_ROW, Answer, Cut, Int, Order, Window
 from cehm_dask.method.split import Split, split_weights
+
+Kind = TypeVar("Kind", bound=Order)
 
 
 @dataclass(frozen=True, eq=False)
-class Made:
+class Basis:
     """What weights are made from: counts, and splits of clusters on top."""
 
     counts: Int
@@ -68,12 +71,13 @@ class Problem:
     """Splits in the weights of the assignment reached."""
     singled: dict[int, int] = field(default_factory=dict)
     """Clusters of rows that were put there one by one, because no label tells them from others."""
-    bare: Made | None = None
+    bare: Basis | None = None
     """The last split as it was made, to go back to if adjustion undoes it."""
-    weights: NDArray[np.float64] | None = None
-    """W of the round to come, a row a slot; set by the stage."""
-    previous: tuple[NDArray[np.float64], Cut] | None = None
-    _began: tuple[NDArray[np.float64], Cut] | None = None
+    weights: Floats = field(init=False)
+    """W of the round to come, one row per slot; set by the stage."""
+    previous: Made | None = None
+    """How the assignment reached was made."""
+    _began: Made | None = None
     """How the assignment was made that a round of two steps began with."""
     _counts_at_guess: Int | None = None
     _kept: Window | None = None
@@ -81,6 +85,7 @@ class Problem:
     def __post_init__(self) -> None:
         self.counts = np.zeros((self.hyperedges.n_hyperedges, self.params.n_clusters), np.int64)
         self.counts_before = self.counts
+        self.weights = np.zeros((self.hyperedges.n_slots, self.params.n_clusters))
 
     @property
     def stage(self) -> str:
@@ -94,37 +99,37 @@ class Problem:
         return str(self.params.belonging)
 
     @property
-    def indicator(self) -> NDArray[np.float64]:
+    def indicator(self) -> Floats:
         """W of the start: which hyperedge is which medoid."""
         table = np.zeros(self.counts.shape)
         table[self.medoids, np.arange(len(self.medoids))] = 1.0
         return table
 
-    def belonging_weights(self) -> NDArray[np.float64]:
+    def belonging_weights(self) -> Floats:
         """W from the counts reached."""
         return weights_of(self.belonging, self.counts, self.hyperedges)
 
-    def weights_from(self, made: Made) -> NDArray[np.float64]:
+    def weights_from(self, basis: Basis) -> Floats:
         """W from given counts and splits."""
-        weights = weights_of(self.belonging, made.counts, self.hyperedges)
-        return split_weights(weights, made.splits, self.hyperedges.members)
+        weights = weights_of(self.belonging, basis.counts, self.hyperedges)
+        return split_weights(weights, basis.splits, self.hyperedges.members)
 
-    def first_weights(self) -> NDArray[np.float64]:
+    def first_weights(self) -> Floats:
         """W of the first assignment."""
         return self.indicator if self.start is None else weights_of(self.belonging, self.start, self.hyperedges)
 
-    def set_weights(self, weights: NDArray[np.float64]) -> None:
+    def set_weights(self, weights: Floats) -> None:
         """Take up W (n_hyperedges × k) for the round to come."""
         self.weights = self.hyperedges.to_slots(weights)
         self.table += 1
 
-    def drift(self, weights: NDArray[np.float64]) -> float | None:
+    def drift(self, weights: Floats) -> float | None:
         """By how much any sample's lead can be less with these weights than with those set last.
 
         With a hyperedge, a rival gains at most the range of that row of the change, and a sample has one hyperedge a
         member. The sums themselves are rounded, by less than the number of members in units of their last digit.
         """
-        if self.weights is None:
+        if self.table == 0:
             return None
         edges, before = self.hyperedges, self.weights[self.hyperedges.slots]
         change = weights - before
@@ -132,11 +137,10 @@ class Problem:
         rounding = 8 * (edges.n_members + 2) * np.finfo(np.float64).eps * largest
         return edges.largest_sum(np.ptp(change, axis=1)) + float(rounding)
 
-    def order(self, **wishes: Any) -> Order:
+    def order(self, kind: type[Kind], **wishes: Any) -> Kind:
         """An order for the round to come, with the weights set last."""
-        assert self.weights is not None
         place = (self.number, self.params.n_clusters, self.step + 1, self.table)
-        return Order(*place, self.weights, self.previous, self._began, **wishes)
+        return kind(*place, self.weights, self.previous, self._began, **wishes)
 
     def foretold(self, answer: Answer, cut: Cut, kept: Window) -> None:
         """The blocks have assigned what lies above a window and kept the labels of what lies inside."""
@@ -146,16 +150,16 @@ class Problem:
 
     def foresaw(self, order: Order) -> bool:
         """Whether an order's cut falls among rows whose labels the workers kept."""
-        return order.cut is not None and self._kept is not None and self._kept.low <= order.cut.key < self._kept.high
+        return isinstance(order, Assign) and self._kept is not None and self._kept.covers(order.cut)
 
-    def accept(self, answer: Answer, cut: Cut, made: Made | None = None) -> None:
+    def accept(self, answer: Answer, cut: Cut, basis: Basis | None = None) -> None:
         """The blocks have assigned by ``cut``: the round is over.
 
-        ``made`` is what the weights came from, where that is not the counts reached before.
+        ``basis`` is what the weights came from, where that is not the counts reached before.
         """
         self._kept = None
         before = self.counts if self._counts_at_guess is None else self._counts_at_guess
-        self.counts_before, self.splits = (before, ()) if made is None else (made.counts, made.splits)
+        self.counts_before, self.splits = (before, ()) if basis is None else (basis.counts, basis.splits)
         self._began = self._counts_at_guess = None
         self._take(answer, cut)
         self.assigned, self.moved, self.cut = answer.assigned, answer.moved, cut
@@ -163,10 +167,8 @@ class Problem:
         self.round += 1
 
     def _take(self, answer: Answer, cut: Cut) -> None:
-        assert answer.delta is not None
-        assert self.weights is not None
         self.counts = self.counts + answer.delta[self.hyperedges.slots]
-        self.previous = (self.weights, cut)
+        self.previous = Made(self.weights, cut)
         self.step += 1
 
     def single_out(self, row: int, slots: NDArray[np.int64], cluster: int, into: int) -> None:
@@ -178,25 +180,29 @@ class Problem:
         self.singled[row] = into
 
     @property
-    def final_weights(self) -> NDArray[np.float64]:
+    def final_weights(self) -> Floats:
         """W (n_hyperedges × k) that the assignment reached follows from."""
-        assert self.previous is not None
-        return self.previous[0][self.hyperedges.slots]
+        return self._reached.weights[self.hyperedges.slots]
 
     @property
-    def final_lead(self) -> NDArray[np.float64]:
+    def final_lead(self) -> Floats:
         """By what leads in those weights are multiplied, by winner, to be margins."""
         lead = lead_of(self.belonging, self.counts_before, self.hyperedges)
         return np.ones(self.params.n_clusters) if lead is None else lead
 
-    def last_order(self) -> Order:
+    @property
+    def _reached(self) -> Made:
+        """How the assignment reached was made."""
+        if self.previous is None:
+            raise RuntimeError(f"problem {self.number}: nothing is assigned yet")
+        return self.previous
+
+    def last_order(self) -> Read:
         """An order that asks for nothing but the assignment reached."""
-        assert self.previous is not None
-        weights, cut = self.previous
+        weights, cut = self._reached
         lead = lead_of(self.belonging, self.counts_before, self.hyperedges)
         place = (self.number, self.params.n_clusters, self.step, self.table)
-        singled = tuple(sorted(self.singled.items()))
-        return Order(*place, weights, None, cut=cut, lead=lead, singled=singled)
+        return Read(*place, weights, None, None, cut, lead, tuple(sorted(self.singled.items())))
 
     def save(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Everything a resumed run needs: small arrays and plain facts, whatever n is."""
@@ -226,12 +232,11 @@ class Problem:
         self.splits = _splits(facts["splits"])
         if "bare" in facts:
             bare = facts["bare"]
-            self.bare = Made(arrays["bare"].astype(np.int64), _splits(bare["splits"]), bare["found"])
+            self.bare = Basis(arrays["bare"].astype(np.int64), _splits(bare["splits"]), bare["found"])
         self.counts_before, self.counts = arrays["counts_before"].astype(np.int64), arrays["counts"].astype(np.int64)
-        made = Made(self.counts_before, self.splits)
-        self.set_weights(self.first_weights() if self.round == 1 else self.weights_from(made))
-        assert self.weights is not None
-        self.previous = (self.weights, self.cut)
+        basis = Basis(self.counts_before, self.splits)
+        self.set_weights(self.first_weights() if self.round == 1 else self.weights_from(basis))
+        self.previous = Made(self.weights, self.cut)
 
 
 PLAIN = ("assigned", "moved", "moves", "round", "losses", "loss_fractions", "growth", "converged", "adjusted")

@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.data.consensus_store import ResultWriter
-from cehm_dask.engine.sweep import Run
-from cehm_dask.method.rounds import Harvest, Order, harvest_blocks
+from cehm_dask.engine.span import Span
+from cehm_dask.method.belonging import BELONGINGS
+from cehm_dask.method.orders import Read
+from cehm_dask.method.rounds import Harvest, harvest_blocks
 
 MARGIN_BINS = 50
 SHARE_UNIT = 2**32
@@ -21,9 +23,9 @@ SUMMED_ROWS = 1 << 16
 """Rows summed in one go; the halves of their units stay far below 2⁶⁴."""
 
 
-def gather(run: Run, order: Order) -> Harvest:
-    """Labels, margins and confidences of a run of rows."""
-    return join([found for _, found in harvest_blocks(run, order)])
+def gather(span: Span, order: Read) -> Harvest:
+    """Labels, margins and confidences of a span."""
+    return join([found for _, found in harvest_blocks(span, order)])
 
 
 def join(parts: Sequence[Harvest]) -> Harvest:
@@ -32,21 +34,26 @@ def join(parts: Sequence[Harvest]) -> Harvest:
     return Harvest(labels, margins, confidences)
 
 
-def fill(run: Run, order: Order, found: Harvest) -> int:
+def fill(span: Span, order: Read, found: Harvest) -> int:
     """:func:`gather` into arrays of all rows, for threads that share them."""
-    for first_row, block in harvest_blocks(run, order):
+    for first_row, block in harvest_blocks(span, order):
         rows = slice(first_row, first_row + len(block.labels))
         found.labels[rows], found.margin[rows], found.confidence[rows] = block
     return 0
 
 
-def margin_units(margin: NDArray[np.float64], belonging: str | None) -> int:
+def unit_of(belonging: str) -> int:
+    """In how many parts a margin of 1 is summed."""
+    return 1 if BELONGINGS[belonging].whole else SHARE_UNIT
+
+
+def margin_units(margin: NDArray[np.float64], belonging: str) -> int:
     """Sum of margins in whole units; margins of plain counts are whole as they are.
 
     Exact whatever the number of rows: thirty members that all agree on 8·10⁷ rows are more units than int64 holds, so
     blocks are summed in two halves of 32 bits, and the blocks in Python's own integers.
     """
-    unit = 1 if belonging == "count" else SHARE_UNIT
+    unit = unit_of(belonging)
     total = 0
     for start in range(0, len(margin), SUMMED_ROWS):
         units = np.rint(margin[start : start + SUMMED_ROWS] * unit).astype(np.uint64)
@@ -58,18 +65,18 @@ Written = tuple[NDArray[np.int64], int, dict[str, str]]
 """Histogram of the margins by cluster, their sum in whole units, and the digests of the chunks."""
 
 
-def write_run(run: Run, order: Order, writer: ResultWriter, n_members: int, belonging: str) -> Written:
+def write_run(span: Span, order: Read, writer: ResultWriter, n_members: int, belonging: str) -> Written:
     """Write a run's labels, margins and confidences chunk by chunk."""
     histogram, units = np.zeros((order.clusters, MARGIN_BINS), np.int64), 0
     digests: dict[str, str] = {}
     held: list[Harvest] = []
-    start, rows = run.first_row, 0
-    for _, found in harvest_blocks(run, order):
+    start, rows = span.start, 0
+    for _, found in harvest_blocks(span, order):
         held.append(found)
         units += margin_units(found.margin, belonging)
         rows += len(found.labels)
         # Blocks divide the chunks of the store they are read from, and those the chunks of the result.
-        if rows == min(writer.chunk_rows, run.last_row - start):
+        if rows == min(writer.chunk_rows, span.stop - start):
             counts, written = write_chunk(writer, start, join(held), n_members, order.clusters)
             histogram += counts
             digests |= written
@@ -102,12 +109,12 @@ LastRows = tuple[NDArray[np.int64], list[list[tuple[int, NDArray[np.int64]]]]]
 """Sizes of the clusters, and of each the last few rows with the slots of their labels."""
 
 
-def last_rows(run: Run, order: Order, count: int) -> LastRows:
+def last_rows(span: Span, order: Read, count: int) -> LastRows:
     """The last rows of each cluster, ``count`` at most."""
     sizes = np.zeros(order.clusters, np.int64)
     last: list[list[tuple[int, NDArray[np.int64]]]] = [[] for _ in range(order.clusters)]
-    offsets = run.offsets.astype(np.int64)
-    for block, (first_row, found) in zip(run.blocks(), harvest_blocks(run, order), strict=True):
+    offsets = span.offsets.astype(np.int64)
+    for block, (first_row, found) in zip(span.blocks(), harvest_blocks(span, order), strict=True):
         sizes += np.bincount(found.labels[found.labels >= 0], minlength=order.clusters)
         for cluster in range(order.clusters):
             for place in np.flatnonzero(found.labels == cluster)[-count:].tolist():

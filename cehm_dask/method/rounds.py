@@ -1,343 +1,148 @@
-"""A round on the rows: the orders of problems, and what a block answers.
+"""A round on the rows: carries out the orders of all problems on one span, reading each label block once for them.
 
-Stands between the engine and the problems, which live with the coordinator and give *orders*; :func:`advance` carries
-out the orders of many problems on one run of rows, reading each label block once for all of them.
-
-A block's assignment is a pure function of (label block, W, cut). What a worker keeps between rounds is a cache:
-every order carries what is needed to rebuild it.
+A block's assignment is a pure function of (label block, W, cut).
 
 Most samples lead by more than W changes from round to round, and so keep their winner, and most of these lead by so
-much that no cut can fall above them: where margins are kept, only the others are looked at (as k-means does by the
+much that no cut can fall above them: where margins are cached, only the others are looked at (as k-means does by the
 bounds of Hamerly). With labels in memory that goes on to the last round, and the margins of those that were passed over
-are made good when the result is read; with labels in a store, which are read anyway, adjustion looks at all.
+are recomputed when the result is read; with labels in a store, which are read anyway, adjustion looks at all.
 """
 
-import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.engine.budget import SAMPLE_ROWS
-from cehm_dask.engine.sweep import Block, Run
+from cehm_dask.engine.span import Block, Span
 from cehm_dask.method import kernels
-from cehm_dask.method.confidence import Gauge
-
-Int = NDArray[np.int64]
-Keys = NDArray[np.uint64]
-
-
-@dataclass(frozen=True)
-class Cut:
-    """Which rows are assigned: margins whose bits exceed ``key``, on a tie row numbers up to ``last_row``."""
-
-    key: int
-    last_row: int
-
-
-EVERY_ROW = Cut(0, np.iinfo(np.int64).max)
-
-
-def key_of(margin: float) -> int:
-    """Bits of a margin; ordered as margins are, because margins are never negative."""
-    return int(np.float64(margin).view(np.uint64))
-
-
-def margin_of(key: int) -> float:
-    """The margin with these bits."""
-    return float(np.uint64(key).view(np.float64))
-
-
-@dataclass(frozen=True, eq=False)
-class Window:
-    """A range of keys (low ≤ key < high) to look into; with ``tied``, of row numbers among margins with those bits."""
-
-    low: int
-    high: int
-    tied: int | None = None
-
-    @property
-    def shift(self) -> int:
-        """Bits to drop so that the window fits a histogram."""
-        return max(0, (self.high - self.low - 1).bit_length() - (kernels.BINS.bit_length() - 1))
-
-    def bin(self, number: int) -> "Window":
-        """The part of the window that one bin of its histogram counts."""
-        low = self.low + (number << self.shift)
-        return Window(low, min(self.high, low + (1 << self.shift)), self.tied)
-
-    def keys(self, margins: Keys, spoken: NDArray[np.bool_] | None, first_row: int) -> Keys:
-        """The keys inside the window, of one block; silent rows have none."""
-        if self.tied is not None:
-            tied = margins == np.uint64(self.tied)
-            found = np.flatnonzero(tied if spoken is None else tied & spoken).astype(np.uint64) + np.uint64(first_row)
-        else:
-            found = margins if spoken is None else margins[spoken]
-        return found[(found >= np.uint64(self.low)) & (found < np.uint64(self.high))]
-
-
-@dataclass(frozen=True, eq=False)
-class Order:
-    """What one problem asks of every row block in one sweep."""
-
-    problem: int
-    clusters: int
-    step: int
-    """Number of the assignment this order works towards; it starts from the one before."""
-    table: int
-    """Number of the weights."""
-    weights: NDArray[np.float64]
-    """W, a row a slot."""
-    previous: tuple[NDArray[np.float64], Cut] | None
-    """How the assignment it starts from was made; None where nothing was assigned yet."""
-    began: tuple[NDArray[np.float64], Cut] | None = None
-    """How the assignment was made that the round began with, where this order is the second step of a round."""
-    pilot: bool = False
-    """Wanted: the histogram from ``floor`` on, of a sample of rows only."""
-    floor: int | None = None
-    """Wanted: a histogram of all margins, with bins of 2**44 from this key on."""
-    window: Window | None = None
-    """Wanted: a histogram of the keys inside."""
-    collect: bool = False
-    """Wanted instead of that histogram: the keys inside themselves."""
-    cut: Cut | None = None
-    """To do: assign by this cut."""
-    drift: float | None = None
-    """No lead has changed by more since the weights before; None: not known, or every row is to be looked at."""
-    sure: float = 0.0
-    """Where a drift is given: no cut will fall above this margin, so that larger ones need not be known exactly."""
-    keep: Window | None = None
-    """To do: keep the labels of rows with keys inside, so that a cut there can be applied without reading any."""
-    lead: NDArray[np.float64] | None = None
-    """To do: multiply reported margins by that of the winner; None: they are leads in shares or counts already."""
-    singled: tuple[tuple[int, int], ...] = ()
-    """To do with the result: rows, and the clusters they were put into one by one."""
-    gauge: Gauge | None = None
-    """Wanted with the result: the confidence of every sample."""
-
-    @property
-    def reads(self) -> bool:
-        """Whether it needs the labels, where workers keep their state; the others are looks at that state."""
-        return not self.pilot and self.window is None
-
-
-FLOOR_SHIFT = 44
-"""Sixteen octaves below the largest possible margin in 4096 bins of equal bits."""
-
-
-@dataclass(eq=False)
-class Answer:
-    """What row blocks report for one order; adds up in any order."""
-
-    histogram: Int | None = None
-    keys: Keys | None = None
-    delta: Int | None = None
-    assigned: int = 0
-    moved: int = 0
-
-    def __add__(self, other: "Answer") -> "Answer":
-        keys = None
-        if self.keys is not None and other.keys is not None:
-            keys = np.concatenate((self.keys, other.keys))
-        return Answer(
-            _sum(self.histogram, other.histogram),
-            keys,
-            _sum(self.delta, other.delta),
-            self.assigned + other.assigned,
-            self.moved + other.moved,
-        )
-
-
-def _sum(one: Int | None, other: Int | None) -> Int | None:
-    return None if one is None or other is None else one + other
-
-
-def combine(answers: Sequence[list[Answer]]) -> list[Answer]:
-    """Sum the answers of several runs of rows, order by order; the answers themselves stay as they are."""
-    return [reduce(operator.add, of_order) for of_order in zip(*answers, strict=True)]
-
+from cehm_dask.method.cut import FLOOR_SHIFT, Cut, Int, Keys, Places
+from cehm_dask.method.orders import (
+    Answer,
+    Foretell,
+    Look,
+    Made,
+    Measure,
+    Order,
+    Passing,
+    Pilot,
+    Read,
+    cut_of,
+    lets_in_all,
+    passing_of,
+    reads_labels,
+)
+from cehm_dask.method.state import EVERYTHING, Stack, State, Waiting
 
 FEW = 0.5
 """Share of a block's rows up to which it pays to gather their labels: half of them then take 0.6 to 0.7 of all."""
 
-EVERYTHING = (np.uint64(EVERY_ROW.key), np.int64(0), np.int64(EVERY_ROW.last_row))
-"""The cut that all rows pass, as the kernel takes it."""
 
-
-class State:
-    """One problem's rows in a run: a cache of (assignment, winner, margin), stamped with the rounds they belong to."""
-
-    def __init__(self, rows: int) -> None:
-        self.assignment = np.full(rows, kernels.UNASSIGNED, np.int16)
-        self.best = np.empty(rows, np.int16)
-        self.margin = np.empty(rows, np.float64)
-        self.exact = True
-        """Whether all margins are; otherwise, those of rows that were passed over are no larger than they should be."""
-        self.step = -1
-        """Which assignment this is."""
-        self.table = -1
-        """Which weights the winners and margins come from."""
-        self.assigned = 0
-        self.kept: Kept | None = None
-        self.before: NDArray[np.int16] | None = None
-        """The assignment that a foretold round began with."""
-
-
-class Kept:
-    """Rows of a run whose keys fell into a window, with their labels."""
-
-    def __init__(self, window: Window) -> None:
-        self.window = window
-        self._places: list[NDArray[np.intp]] = []
-        self._codes: list[Any] = []
-
-    def add(self, block: Block, rows: slice, keys: Keys, spoken: NDArray[np.bool_] | None) -> None:
-        inside = (keys >= np.uint64(self.window.low)) & (keys < np.uint64(self.window.high))
-        found = np.flatnonzero(inside if spoken is None else inside & spoken)
-        self._places.append(found + rows.start)
-        self._codes.append(block.codes.take(found, axis=0))
-
-    def covers(self, cut: Cut) -> bool:
-        return self.window.low <= cut.key < self.window.high
-
-    def apply(self, run: Run, state: State, cut: Cut, delta: Int | None) -> int:
-        """Assign the kept rows that the cut lets in; all others are as a cut above the window left them."""
-        places, codes = np.concatenate(self._places), np.concatenate(self._codes)
-        keys = state.margin[places].view(np.uint64)
-        let_in = (keys > np.uint64(cut.key)) | ((keys == np.uint64(cut.key)) & (places + run.first_row <= cut.last_row))
-        chosen = places[let_in]
-        assignment = state.assignment[chosen]
-        kernels.assign(codes[let_in], run.offsets, state.best[chosen], keys[let_in], *EVERYTHING, assignment, delta)
-        state.assignment[chosen] = assignment
-        return len(chosen)
-
-
-class Stack:
-    """The weights of several orders side by side, made once a run of rows."""
-
-    def __init__(self, tables: Sequence[NDArray[np.float64]]) -> None:
-        self.weights, self.first_column = kernels.side_by_side(tables)
-
-    def belonging(self, codes: Any, offsets: NDArray[np.uint64], states: Sequence[State], rows: slice) -> None:
-        """Winner and margin of the rows, into the states."""
-        if len(states) == 1:
-            best, margin = states[0].best[None, rows], states[0].margin[None, rows]
-        else:
-            shape = (len(states), len(codes))
-            best, margin = np.empty(shape, np.int16), np.empty(shape, np.float64)
-        kernels.belonging(codes, offsets, self.weights, self.first_column, best, margin)
-        if len(states) > 1:
-            for state, one_best, one_margin in zip(states, best, margin, strict=True):
-                state.best[rows] = one_best
-                state.margin[rows] = one_margin
-
-
-def advance(run: Run, orders: Sequence[Order]) -> list[Answer]:
-    """Carry out the orders of all problems on one run of rows; each label block is read once, if at all."""
-    answers = [_blank(order, run.n_slots) for order in orders]
-    resident = run.resident
-    if orders[0].pilot:
+def advance(span: Span, orders: Sequence[Order]) -> list[Answer]:
+    """Carry out the orders of all problems on one span; each label block is read once, if at all."""
+    answers = [_blank(order, span.n_slots) for order in orders]
+    if isinstance(orders[0], Pilot):
         for order, answer in zip(orders, answers, strict=True):
-            _pilot(run, order, answer)
-        return answers
-    if not resident.keep_state:
-        plan = Plan(orders, [State(0) for _ in orders])
-        for block in run.blocks():
-            _advance_block(block, slice(None), run, orders, [State(block.n_rows) for _ in orders], answers, plan)
-        return answers
-    states = [resident.states.get(order.problem) or State(run.n_rows) for order in orders]
-    resident.states.update({order.problem: state for order, state in zip(orders, states, strict=True)})
-    if all(_known(order, state) for order, state in zip(orders, states, strict=True)):
-        for order, state, answer in zip(orders, states, answers, strict=True):
-            _apply_kept(run, order, state, answer)
-        return answers
-    plan = Plan(orders, states)
-    for i, (order, state) in enumerate(zip(orders, states, strict=True)):
-        state.step = state.table = -1  # valid again only when every block went through
-        if i in plan.reset:
-            state.kept = state.before = None  # of another round
-        if order.keep is not None:
-            state.kept, state.before = Kept(order.keep), np.empty(run.n_rows, np.int16)
-    for block in run.blocks():
-        _advance_block(block, _rows(run, block), run, orders, states, answers, plan)
-        if orders[0].reads and run.budget.foretell:
-            _sample(run, block)
-    for i, (order, state, answer) in enumerate(zip(orders, states, answers, strict=True)):
-        state.table = order.table
-        state.step = order.step if order.cut is not None else order.step - 1
-        if i in plan.near or i in plan.belong:
-            state.exact = i in plan.belong
-        if order.cut is not None:
-            state.assigned = answer.assigned
-        if order.cut is not None and order.keep is None:
-            state.kept = state.before = None  # the round is over
+            _pilot(span, order, answer)
+    elif span.cache.keep_state:
+        _advance_kept(span, orders, answers)
+    else:
+        need = Need(orders, [State(0) for _ in orders])
+        for block in span.blocks():
+            _Rows(span, block, slice(None), [State(block.n_rows) for _ in orders]).advance(orders, answers, need)
     return answers
 
 
-def _known(order: Order, state: State) -> bool:
-    """Whether a cut can be applied to rows whose labels were kept, without reading any."""
-    if order.cut is None or order.keep is not None or state.kept is None or not state.kept.covers(order.cut):
-        return False
-    return state.step == order.step - 1 and state.table == order.table
+def _advance_kept(span: Span, orders: Sequence[Order], answers: Sequence[Answer]) -> None:
+    """With the states that are cached, and into them."""
+    kept = span.cache.states
+    states = [kept.get(order.problem) or State(span.n_rows) for order in orders]
+    kept.update({order.problem: state for order, state in zip(orders, states, strict=True)})
+    settling = [one for order, state in zip(orders, states, strict=True) if (one := state.settling(order)) is not None]
+    if len(settling) == len(orders):
+        for one, answer in zip(settling, answers, strict=True):
+            answer.assigned, answer.moved = one.settle(span, answer.delta)
+        return
+    need = Need(orders, states)
+    for i, (order, state) in enumerate(zip(orders, states, strict=True)):
+        state.begin()
+        if i in need.reset:
+            state.waiting = None  # of another round
+        if isinstance(order, Foretell):
+            state.waiting = Waiting(order.keep, span.n_rows)
+    for block in span.blocks():
+        _Rows(span, block, _places(span, block), states).advance(orders, answers, need)
+        if reads_labels(orders[0]) and span.budget.foretell:
+            _sample(span, block)
+    for i, (order, state, answer) in enumerate(zip(orders, states, answers, strict=True)):
+        if i in need.near or i in need.belong:
+            state.exact = i in need.belong
+        state.end(order, answer.assigned)
 
 
-def _apply_kept(run: Run, order: Order, state: State, answer: Answer) -> None:
-    assert state.kept is not None
-    assert order.cut is not None
-    state.step = -1
-    answer.assigned = state.assigned = state.assigned + state.kept.apply(run, state, order.cut, answer.delta)
-    answer.moved = int(np.count_nonzero(state.assignment != state.before))
-    state.kept = state.before = None
-    state.step = order.step
+def _blank(order: Order, n_slots: int) -> Answer:
+    answer = Answer()
+    if isinstance(order, Pilot | Measure | Foretell) or (isinstance(order, Look) and not order.collect):
+        answer.histogram = np.zeros(kernels.BINS, np.int64)
+    if cut_of(order) is not None:
+        answer.delta = np.zeros((n_slots, order.clusters), np.int64)
+    return answer
 
 
-def _sample(run: Run, block: Block) -> None:
-    """Keep the labels of every so many rows of the block, the first time it is read."""
-    sample = run.resident.sample
-    if block.first_row not in sample:
-        stride = -(-run.n_rows // SAMPLE_ROWS)
-        sample[block.first_row] = block.codes[-(block.first_row - run.first_row) % stride :: stride].copy()
+def _sample(span: Span, block: Block) -> None:
+    """Cache the labels of every so many rows of the block, the first time it is read."""
+    sample = span.cache.sample
+    if block.start not in sample:
+        stride = -(-span.n_rows // SAMPLE_ROWS)
+        sample[block.start] = block.codes[-(block.start - span.start) % stride :: stride].copy()
 
 
-def _pilot(run: Run, order: Order, answer: Answer) -> None:
-    """Histogram of the sample's margins; a run whose sample is lost has nothing to say."""
-    parts = list(run.resident.sample.values())
+def _pilot(span: Span, order: Order, answer: Answer) -> None:
+    """Histogram of the sample's margins; a span whose sample is lost contributes nothing."""
+    parts = list(span.cache.sample.values())
     if not parts:
         return
     codes = np.concatenate(parts)
     state = State(len(codes))
-    Stack([order.weights]).belonging(codes, run.offsets, [state], slice(None))
-    spoken = np.asarray(codes.any(axis=1)) if run.silent_rows else None
+    Stack([order.weights]).belonging(codes, span.offsets, [state], slice(None))
+    spoken = np.asarray(codes.any(axis=1)) if span.silent_rows else None
     _look(order, state.margin.view(np.uint64), spoken, 0, answer)
 
 
-def _rows(run: Run, block: Block) -> slice:
-    return slice(block.first_row - run.first_row, block.first_row - run.first_row + block.n_rows)
+def _places(span: Span, block: Block) -> slice:
+    """Where the rows of a block stand in its span."""
+    return slice(block.start - span.start, block.stop - span.start)
 
 
-class Plan:
-    """Which of a run's states must be rebuilt, and which need this round's belonging degrees, of all rows or of few."""
+class Need:
+    """What must be recomputed before orders can be carried out, by their place in the list."""
 
     def __init__(self, orders: Sequence[Order], states: Sequence[State]) -> None:
-        rows = range(len(orders))
-        self.reset = [i for i in rows if states[i].step != orders[i].step - 1]
-        self.rebuild = [i for i in self.reset if orders[i].previous is not None]
-        self.near = [
-            i
-            for i in rows
-            if orders[i].drift is not None and i not in self.reset and states[i].table == orders[i].table - 1
-        ]
-        self.belong = [
-            i for i in rows if (states[i].table != orders[i].table or i in self.rebuild) and i not in self.near
-        ]
         self._orders = orders
         self._stacks: dict[tuple[int, ...], Stack] = {}
-        self.past = Stack([orders[i].previous[0] for i in self.rebuild]) if self.rebuild else None  # type: ignore[index]
-        self.begun = [i for i in self.rebuild if orders[i].began is not None]
-        self.origin = Stack([orders[i].began[0] for i in self.begun]) if self.begun else None  # type: ignore[index]
+        rows = range(len(orders))
+        self.reset = [i for i in rows if not states[i].precedes(orders[i])]
+        """Not the assignment that the order starts from."""
+        made = {i: order.previous for i, order in enumerate(orders) if i in self.reset}
+        self.rebuild = {i: one for i, one in made.items() if one is not None}
+        """How that is made again."""
+        self.begun = {i: one for i in self.rebuild if (one := orders[i].began) is not None}
+        """How the assignment is made again that the round began with."""
+        self.near = {
+            i: passing
+            for i in rows
+            if (passing := passing_of(orders[i])) is not None
+            and i not in self.reset
+            and states[i].is_measured_before(orders[i])
+        }
+        """Which rows may be passed over."""
+        self.belong = [
+            i for i in rows if (not states[i].is_measured_for(orders[i]) or i in self.rebuild) and i not in self.near
+        ]
+        """Belonging degrees of all rows."""
+        self.past = Stack([one.weights for one in self.rebuild.values()]) if self.rebuild else None
+        self.origin = Stack([one.weights for one in self.begun.values()]) if self.begun else None
 
     def present(self, chosen: Sequence[int]) -> Stack:
         """The weights of this round, of some problems."""
@@ -346,138 +151,128 @@ class Plan:
         return self._stacks[key]
 
 
-def _blank(order: Order, n_slots: int) -> Answer:
-    answer = Answer()
-    if order.floor is not None or (order.window is not None and not order.collect):
-        answer.histogram = np.zeros(kernels.BINS, np.int64)
-    if order.collect:
-        answer.keys = np.empty(0, np.uint64)
-    if order.cut is not None:
-        answer.delta = np.zeros((n_slots, order.clusters), np.int64)
-    return answer
+class _Rows(NamedTuple):
+    """The rows of one block, with the states of all problems that hold them."""
 
+    span: Span
+    block: Block
+    rows: slice
+    """Where in the states they stand."""
+    states: Sequence[State]
 
-def _advance_block(
-    block: Block,
-    rows: slice,
-    run: Run,
-    orders: Sequence[Order],
-    states: Sequence[State],
-    answers: Sequence[Answer],
-    plan: Plan,
-) -> None:
-    offsets = run.offsets
-    if plan.reset:
-        start: Any = kernels.UNASSIGNED
-        if run.silent_rows:
-            start = np.where(block.codes.any(axis=1), kernels.UNASSIGNED, kernels.SILENT)
-        for i in plan.reset:
-            states[i].assignment[rows] = start
-    if plan.origin is not None:
-        # What the whole round moves is counted from the assignment it began with, not from that of its first step.
-        plan.origin.belonging(block.codes, offsets, [states[i] for i in plan.begun], rows)
-        for i in plan.begun:
-            state = states[i]
-            scratch = np.zeros((run.n_slots, orders[i].clusters), np.int64)
-            _apply(block, rows, offsets, state, orders[i].began[1], scratch)  # type: ignore[index]
-            if state.before is None:
-                state.before = np.empty_like(state.assignment)
-            state.before[rows] = state.assignment[rows]
-            state.assignment[rows] = start
-    if plan.past is not None:
-        plan.past.belonging(block.codes, offsets, [states[i] for i in plan.rebuild], rows)
-        for i in plan.rebuild:
-            scratch = np.zeros((run.n_slots, orders[i].clusters), np.int64)
-            _apply(block, rows, offsets, states[i], orders[i].previous[1], scratch)  # type: ignore[index]
-    unsure = {i: _unsure(orders[i], states[i], rows) for i in plan.near}
-    few = {i: found for i, found in unsure.items() if len(found) <= FEW * block.n_rows}
-    if everyone := [*plan.belong, *(i for i in unsure if i not in few)]:
-        plan.present(everyone).belonging(block.codes, offsets, [states[i] for i in everyone], rows)
-    for i, (order, state, answer) in enumerate(zip(orders, states, answers, strict=True)):
-        if i in few:
-            places, codes = few[i] + rows.start, block.codes.take(few[i], axis=0)  # indexing is four times slower
-            _look_again(places, codes, run, plan.present([i]), state)
-            if order.cut == EVERY_ROW:
-                _adjust(places, codes, run, state, answer)
-                answer.assigned += block.n_rows - len(places)
-                continue
-        if order.floor is not None or order.window is not None:
-            spoken = state.assignment[rows] != kernels.SILENT if run.silent_rows else None
-            _look(order, state.margin[rows].view(np.uint64), spoken, block.first_row, answer)
-        if state.kept is not None and state.before is not None and order.keep is not None:
-            state.before[rows] = state.assignment[rows]
-            spoken = state.assignment[rows] != kernels.SILENT if run.silent_rows else None
-            state.kept.add(block, rows, state.margin[rows].view(np.uint64), spoken)
-        if order.cut is not None:
-            assigned, moved = _apply(block, rows, offsets, state, order.cut, answer.delta)
-            if order.keep is None and state.before is not None:
-                moved = int(np.count_nonzero(state.assignment[rows] != state.before[rows]))
+    def advance(self, orders: Sequence[Order], answers: Sequence[Answer], need: Need) -> None:
+        """Carry out the orders on these rows."""
+        if need.reset:
+            self._reset(orders, need)
+        unsure = {i: _unsure(orders[i], passing, self.states[i], self.rows) for i, passing in need.near.items()}
+        few = {i: found for i, found in unsure.items() if len(found) <= FEW * self.block.n_rows}
+        if everyone := [*need.belong, *(i for i in unsure if i not in few)]:
+            self._belong(need.present(everyone), everyone)
+        for i, (order, state, answer) in enumerate(zip(orders, self.states, answers, strict=True)):
+            if i in few:
+                places, codes = few[i] + self.rows.start, self.block.codes.take(few[i], axis=0)  # indexing is slower
+                _look_again(places, codes, self.span, need.present([i]), state)
+                if lets_in_all(order):
+                    _adjust(places, codes, self.span, state, answer)
+                    answer.assigned += self.block.n_rows - len(places)
+                    continue
+            self._answer(order, state, answer)
+
+    def _belong(self, stack: Stack, chosen: Sequence[int]) -> None:
+        stack.belonging(self.block.codes, self.span.offsets, [self.states[i] for i in chosen], self.rows)
+
+    def _reset(self, orders: Sequence[Order], need: Need) -> None:
+        """Make the assignments again that orders start from."""
+        blank: Any = np.int16(kernels.UNASSIGNED)
+        if self.span.silent_rows:
+            blank = np.where(self.block.codes.any(axis=1), blank, np.int16(kernels.SILENT))
+        for i in need.reset:
+            self.states[i].assignment[self.rows] = blank
+        if need.origin is not None:
+            # What the whole round moves is counted from the assignment it began with, not from that of its first step.
+            self._belong(need.origin, list(need.begun))
+            for i, made in need.begun.items():
+                state = self.states[i]
+                self._remake(made, state, orders[i])
+                if state.waiting is None:
+                    state.waiting = Waiting.of_no_rows(len(state.assignment))
+                state.waiting.before[self.rows] = state.assignment[self.rows]
+                state.assignment[self.rows] = blank
+        if need.past is not None:
+            self._belong(need.past, list(need.rebuild))
+            for i, made in need.rebuild.items():
+                self._remake(made, self.states[i], orders[i])
+
+    def _remake(self, made: Made, state: State, order: Order) -> None:
+        self._apply(state, made.cut, np.zeros((self.span.n_slots, order.clusters), np.int64))
+
+    def _apply(self, state: State, cut: Cut, delta: Int) -> tuple[int, int]:
+        key, last_row = cut.as_numbers
+        keys, assignment = state.margin[self.rows].view(np.uint64), state.assignment[self.rows]
+        place = (key, np.int64(self.block.start), last_row)
+        found = kernels.assign(
+            self.block.codes, self.span.offsets, state.best[self.rows], keys, *place, assignment, delta
+        )
+        return int(found[0]), int(found[1])
+
+    def _answer(self, order: Order, state: State, answer: Answer) -> None:
+        keys = state.margin[self.rows].view(np.uint64)
+        spoken = state.assignment[self.rows] != kernels.SILENT if self.span.silent_rows else None
+        _look(order, keys, spoken, self.block.start, answer)
+        if isinstance(order, Foretell) and state.waiting is not None:
+            state.waiting.before[self.rows] = state.assignment[self.rows]
+            state.waiting.add(self.block, self.rows, keys, spoken)
+        cut = cut_of(order)
+        if cut is not None:
+            assigned, moved = self._apply(state, cut, answer.delta)
+            if state.waiting is not None and not isinstance(order, Foretell):
+                moved = int(np.count_nonzero(state.assignment[self.rows] != state.waiting.before[self.rows]))
             answer.assigned += assigned
             answer.moved += moved
 
 
-def _unsure(order: Order, state: State, rows: slice) -> NDArray[np.intp]:
+def _unsure(order: Order, passing: Passing, state: State, rows: slice) -> NDArray[np.intp]:
     """Rows of a block that may have another winner now, or a margin that matters; the others lose what they may."""
-    assert order.drift is not None
     margin = state.margin[rows]
-    margin -= order.drift
-    unsure = margin <= order.sure
-    if order.cut == EVERY_ROW:
+    margin -= passing.drift
+    unsure = margin <= passing.sure
+    if lets_in_all(order):
         unsure |= state.assignment[rows] == kernels.UNASSIGNED
     return np.flatnonzero(unsure)
 
 
-def _look_again(places: NDArray[np.intp], codes: Any, run: Run, stack: Stack, state: State) -> None:
-    """Winner and margin of some rows of a run, whose labels were gathered."""
+def _look_again(places: NDArray[np.intp], codes: Any, span: Span, stack: Stack, state: State) -> None:
+    """Winner and margin of some rows of a span, whose labels were gathered."""
     best, margin = np.empty((1, len(codes)), np.int16), np.empty((1, len(codes)))
-    kernels.belonging(codes, run.offsets, stack.weights, stack.first_column, best, margin)
+    kernels.belonging(codes, span.offsets, stack.weights, stack.first_column, best, margin)
     state.best[places], state.margin[places] = best[0], margin[0]
 
 
-def _adjust(places: NDArray[np.intp], codes: Any, run: Run, state: State, answer: Answer) -> None:
+def _adjust(places: NDArray[np.intp], codes: Any, span: Span, state: State, answer: Answer) -> None:
     """Move those rows to their winners."""
     assignment, keys = state.assignment[places], state.margin[places].view(np.uint64)
-    moving = (codes, run.offsets, state.best[places], keys, *EVERYTHING, assignment, answer.delta)
+    moving = (codes, span.offsets, state.best[places], keys, *EVERYTHING, assignment, answer.delta)
     assigned, moved = kernels.assign(*moving)
     state.assignment[places] = assignment
     answer.assigned += int(assigned)
     answer.moved += int(moved)
 
 
-def _apply(
-    block: Block, rows: slice, offsets: NDArray[np.uint64], state: State, cut: Cut, delta: Int | None
-) -> tuple[int, int]:
-    keys = state.margin[rows].view(np.uint64)
-    assigned, moved = kernels.assign(
-        block.codes,
-        offsets,
-        state.best[rows],
-        keys,
-        np.uint64(cut.key),
-        np.int64(block.first_row),
-        np.int64(cut.last_row),
-        state.assignment[rows],
-        delta,
-    )
-    return int(assigned), int(moved)
-
-
-def _look(order: Order, keys: Keys, spoken: NDArray[np.bool_] | None, first_row: int, answer: Answer) -> None:
-    if order.floor is not None:
+def _look(order: Order, keys: Keys, spoken: Places | None, first_row: int, answer: Answer) -> None:
+    """Count the margins that an order asks for."""
+    if isinstance(order, Pilot | Measure | Foretell):
         keys = keys if spoken is None else keys[spoken]
         kernels.tally(keys, np.uint64(order.floor), np.uint64(FLOOR_SHIFT), answer.histogram)
-        return
-    window = order.window
-    assert window is not None
-    inside = window.keys(keys, spoken, first_row)
-    if answer.keys is not None:
-        answer.keys = np.concatenate((answer.keys, inside))
-    else:
-        kernels.tally(inside, np.uint64(window.low), np.uint64(window.shift), answer.histogram)
+    elif isinstance(order, Look):
+        inside = order.window.keys(keys, spoken, first_row)
+        if order.collect:
+            answer.keys = np.concatenate((answer.keys, inside))
+        else:
+            kernels.tally(inside, np.uint64(order.window.low), np.uint64(order.window.shift), answer.histogram)
 
 
 class Harvest(NamedTuple):
-    """The assignment that an order's cut made in its round, and what is known of it; silent rows have -1, 0 and 0."""
+    """The assignment that an order's cut made in its round; rows without any label have -1, 0 and 0."""
 
     labels: NDArray[np.int16]
     margin: NDArray[np.float64]
@@ -485,54 +280,51 @@ class Harvest(NamedTuple):
     """Zeros where the order has no gauge."""
 
 
-def harvest_blocks(run: Run, order: Order) -> Iterator[tuple[int, Harvest]]:
+def harvest_blocks(span: Span, order: Read) -> Iterator[tuple[int, Harvest]]:
     """First row of each block, and what has become of its rows."""
-    for first_row, found in harvest_together(run, [order]):
+    for first_row, found in harvest_together(span, [order]):
         yield first_row, found[0]
 
 
-def harvest_together(run: Run, orders: Sequence[Order]) -> Iterator[tuple[int, list[Harvest]]]:
+def harvest_together(span: Span, orders: Sequence[Read]) -> Iterator[tuple[int, list[Harvest]]]:
     """:func:`harvest_blocks` for several problems; a block is read once, if at all."""
-    kept = [run.resident.states.get(order.problem) for order in orders]
-    lost = [
-        i
-        for i, (order, state) in enumerate(zip(orders, kept, strict=True))
-        if state is None or not (state.step == order.step and state.table == order.table)
-    ]
+    states = span.cache.states
+    kept: dict[int, State] = {
+        i: state
+        for i, order in enumerate(orders)
+        if (state := states.get(order.problem)) is not None and state.answers(order)
+    }
+    lost = [i for i in range(len(orders)) if i not in kept]
     again = [orders[i] for i in lost]
-    plan = Plan(again, [State(0) for _ in again])
-    stale = {i: state for i, state in enumerate(kept) if state is not None and not state.exact and i not in lost}
+    need = Need(again, [State(0) for _ in again])
+    stale = {i: state for i, state in kept.items() if not state.exact}
     fresh = Stack([orders[i].weights for i in stale]) if stale else None
-    for block in run.blocks():
+    for block in span.blocks():
         if fresh is not None:
-            fresh.belonging(block.codes, run.offsets, list(stale.values()), _rows(run, block))
-        places: list[tuple[Any, slice]] = [(state, _rows(run, block)) for state in kept]
+            fresh.belonging(block.codes, span.offsets, list(stale.values()), _places(span, block))
+        places = {i: (state, _places(span, block)) for i, state in kept.items()}
         if again:
-            states = [State(block.n_rows) for _ in again]
-            blanks = [_blank(order, run.n_slots) for order in again]
-            _advance_block(block, slice(None), run, again, states, blanks, plan)
-            for i, state in zip(lost, states, strict=True):
-                places[i] = state, slice(None)
-        yield (
-            block.first_row,
-            [_harvest(state, rows, order, run, block) for (state, rows), order in zip(places, orders, strict=True)],
-        )
+            anew = [State(block.n_rows) for _ in again]
+            blanks = [_blank(order, span.n_slots) for order in again]
+            _Rows(span, block, slice(None), anew).advance(again, blanks, need)
+            places |= {i: (state, slice(None)) for i, state in zip(lost, anew, strict=True)}
+        yield block.start, [_harvest(*places[i], order, span, block) for i, order in enumerate(orders)]
     for state in stale.values():
         state.exact = True
 
 
-def _harvest(state: State, rows: slice, order: Order, run: Run, block: Block) -> Harvest:
+def _harvest(state: State, rows: slice, order: Read, span: Span, block: Block) -> Harvest:
     labels, margin = state.assignment[rows], state.margin[rows]
-    silent = labels == kernels.SILENT if run.silent_rows else None
+    silent = labels == kernels.SILENT if span.silent_rows else None
     if silent is not None:
         labels = np.where(silent, np.int16(kernels.UNASSIGNED), labels)
     if order.lead is not None:
         margin = margin * order.lead[labels]
     for row, cluster in order.singled:
-        if block.first_row <= row < block.first_row + block.n_rows:
+        if block.start <= row < block.stop:
             labels, margin = labels.copy(), margin.copy()
-            labels[row - block.first_row], margin[row - block.first_row] = cluster, 0.0
+            labels[row - block.start], margin[row - block.start] = cluster, 0.0
     margin = margin if silent is None else np.where(silent, 0.0, margin)
     if order.gauge is None:
         return Harvest(labels, margin, np.zeros(len(labels)))
-    return Harvest(labels, margin, order.gauge.read(block.codes, run.offsets, labels))
+    return Harvest(labels, margin, order.gauge.read(block.codes, span.offsets, labels))

@@ -7,14 +7,15 @@ from a start that competed on some rows, every sample to the cluster it belongs 
 
 from collections.abc import Generator
 
+from cehm_dask.method.cut import EVERY_ROW, Cut, key_of
+from cehm_dask.method.orders import Answer, Assign, Order
 from cehm_dask.method.problem import Problem
-from cehm_dask.method.rounds import EVERY_ROW, Answer, Cut, Order, key_of
 
 
 def start(problem: Problem) -> Generator[Order, Answer, None]:
     """Assign what the start can tell."""
     problem.set_weights(problem.first_weights())
     cut = Cut(key_of(1.0), EVERY_ROW.last_row) if problem.start is None else EVERY_ROW
-    answer = yield problem.order(cut=cut)
+    answer = yield problem.order(Assign, cut=cut)
     problem.accept(answer, cut)
     problem.growth.append(problem.assigned)

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask.engine.sweep import Engine, Run
+from cehm_dask.engine.span import Span
+from cehm_dask.engine.sweep import Engine
 from cehm_dask.method import kernels
 from cehm_dask.method.agreement import nmi
+from cehm_dask.method.orders import Read
 from cehm_dask.method.problem import Problem
-from cehm_dask.method.result import SHARE_UNIT, margin_units
-from cehm_dask.method.rounds import Order, harvest_together
+from cehm_dask.method.result import margin_units, unit_of
+from cehm_dask.method.rounds import harvest_together
 
 MOST_PAIRS = 45
 """Pairs of restarts compared for one k; ten restarts have as many."""
@@ -40,8 +42,7 @@ class Survey:
 
 def mean_margin(units: int, problem: Problem) -> float:
     """Mean over the samples that some member says something about."""
-    unit = 1 if problem.params.belonging == "count" else SHARE_UNIT
-    return units / unit / problem.hyperedges.n_speaking / problem.hyperedges.n_members
+    return units / unit_of(problem.belonging) / problem.hyperedges.n_speaking / problem.hyperedges.n_members
 
 
 def survey(engine: Engine, problems: Sequence[Problem]) -> Survey:
@@ -75,12 +76,12 @@ def _pairs(numbers: Sequence[int], k: int) -> list[Pair]:
 Compared = tuple[list[int], list[NDArray[Any]]]
 
 
-def _compare(run: Run, orders: Sequence[Order], pairs: Sequence[Pair], belonging: Sequence[str]) -> Compared:
+def _compare(span: Span, orders: Sequence[Read], pairs: Sequence[Pair], belonging: Sequence[str]) -> Compared:
     place = {order.problem: i for i, order in enumerate(orders)}
     clusters = {order.problem: order.clusters for order in orders}
     units = [0] * len(orders)
     tables = [np.zeros((clusters[one], clusters[other]), np.int64) for one, other in pairs]
-    for _, found in harvest_together(run, orders):
+    for _, found in harvest_together(span, orders):
         for i, harvest in enumerate(found):
             units[i] += margin_units(harvest.margin, belonging[i])
         for table, (one, other) in zip(tables, pairs, strict=True):

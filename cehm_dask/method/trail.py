@@ -15,7 +15,7 @@ from cehm_dask.data.bounds import fault_in
 from cehm_dask.data.consensus_store import ConsensusStore
 from cehm_dask.data.labels import Codes, Labels
 from cehm_dask.method.problem import Problem
-from cehm_dask.method.rounds import Stack, State
+from cehm_dask.method.state import Stack, State
 
 MOST_ROWS = 3000
 """Samples followed."""
@@ -64,11 +64,9 @@ class Trail:
 
     def _assignment(self, problem: Problem) -> NDArray[np.int16]:
         order = problem.last_order()
-        assert order.cut is not None
         state = State(len(self.rows))
         Stack([order.weights]).belonging(self._codes, self._offsets, [state], slice(None))
-        keys, key = state.margin.view(np.uint64), np.uint64(order.cut.key)
-        inside = self._spoken & ((keys > key) | ((keys == key) & (self.rows <= order.cut.last_row)))
+        inside = self._spoken & order.cut.lets_in(state.margin.view(np.uint64), self.rows)
         return np.where(inside, state.best, np.int16(-1))
 
     def of(self, problem: Problem) -> NDArray[np.int16] | None:

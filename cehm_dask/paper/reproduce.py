@@ -27,7 +27,7 @@ from cehm_dask import rivals
 from cehm_dask.data.features import FeatureWarning, as_features
 from cehm_dask.data.files import open_npy, whole, write_whole
 from cehm_dask.data.labels import Codes
-from cehm_dask.engine.sweep import crew
+from cehm_dask.engine.sweep import workers
 from cehm_dask.errors import InputError, NotFoundError
 from cehm_dask.estimator import CEHM
 from cehm_dask.members.fit import k_range, plan_members
@@ -164,7 +164,7 @@ def draw_members(dataset: Dataset, scale: str, ensemble: int) -> Codes:
     features = as_features(dataset.X)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FeatureWarning)  # constant columns are the data set's own
-        with crew(1) as pool:
+        with workers(1) as pool:
             labeller, _ = make_labeller(features, plans, ensemble, pool, scale=scale, fit_rows=len(dataset.X))
             codes = label_all(features, labeller, pool)
     return codes - codes.dtype.type(1)

@@ -180,12 +180,12 @@ def _label_seconds(plans: Sequence[MemberPlan], block: Any) -> float:
 
 
 def _brought(recipe: Recipe) -> tuple[Expected, Shape]:
-    """Base labels brought along: a store knows its shape; of other forms the labels are counted."""
+    """The user's base labels: a store knows its shape; of other forms the labels are counted."""
     assert recipe.labels is not None
     path = recipe.labels.path
     if is_ensemble(path):
         shape = as_labels(path).shape
-        what = f"{shape.n_samples:,} rows brought along, used where they lie"
+        what = f"{shape.n_samples:,} rows of your own, used in place"
         return Expected("ensemble", what), shape
     begin = perf_counter()
     found = survey(open_stream(path, left_out(recipe)))
@@ -206,7 +206,7 @@ def _consensus(recipe: Recipe, shape: Shape, machine: Machine) -> Expected:
     read = size * (1 if budget.keep_labels else sweeps)
     once, a_row = _trial_seconds(shape, problems, params[-1], sweeps, in_memory=budget.pass_over)
     a_row *= this_machine(None).threads / (machine.threads * (machine.workers or 1))
-    kept = "kept in memory" if budget.keep_labels else "read anew each sweep"
+    kept = "kept in memory" if budget.keep_labels else "read in each sweep"
     return Expected(
         "consensus",
         f"{shape.n_samples:,} rows of {shape.row_bytes} bytes, {_at_work(params[0], shape, problems)}, labels {kept}",

@@ -30,7 +30,7 @@ from cehm_dask.pipeline.recipe_model import (
 )
 
 MOST_COMPLAINTS = 100
-"""That are said at once: whoever hands in a data file by mistake need not read it."""
+"""Reported at once; a data file that was passed by mistake would give many more."""
 
 
 class RecipeError(InputError):
@@ -200,5 +200,5 @@ def _section(key: Key) -> type[Section]:
 
 
 def example() -> str:
-    """A commented recipe that runs as it is."""
+    """A commented recipe that runs."""
     return (files("cehm_dask") / "demo.yaml").read_text(encoding="utf-8")

@@ -70,10 +70,10 @@ class FeatureSource(Section):
 
 
 class LabelSource(Section):
-    """Base labels brought along: one row a sample, one column a member."""
+    """The user's base labels: one row per sample, one column per member."""
 
     path: str = Field(
-        description="An ensemble.zarr (used where it lies), a .npy, .csv or .parquet file, a folder of .parquet files, "
+        description="An ensemble.zarr (used in place), a .npy, .csv or .parquet file, a folder of .parquet files, "
         "or a Zarr array."
     )
     id: str | None = Field(None, description="Column of a table that names the rows; no member.")
@@ -89,7 +89,7 @@ class EnsembleSection(Section):
     k_min: Whole | None = Field(None, description="Fewest clusters of a member; default: the (largest) k wanted.")
     k_max: Whole | None = Field(None, description="Most clusters of a member; default: max(min(√n, 50), 1.5 k).")
     fit_rows: Whole | None = Field(None, description="Rows members are fitted on; default: all up to 32768.")
-    full_lloyd: bool = Field(False, description="Go on over all rows from the centres of the sample.")
+    full_lloyd: bool = Field(False, description="Continue over all rows from the centres of the sample.")
     subspace: Share | None = Field(None, description="Share of the features that each member sees.")
     projection: Whole | None = Field(None, description="Dimensions of a random projection that each member sees.")
     bootstrap: bool = Field(False, description="Fit members on rows drawn with repetition.")
@@ -205,7 +205,7 @@ def across(data: Mapping[str, Any]) -> list[tuple[Key, str]]:
         wrong.append((tuple(given[:1]), f"expected one of 'features' and 'labels', {there}"))
     if given == ["labels"]:
         wrong += [
-            ((name,), "needs 'features': base labels that are brought along are neither scaled nor made")
+            ((name,), "needs 'features': your own base labels are neither scaled nor made")
             for name in ("scale", "ensemble")
             if data.get(name) is not None
         ]

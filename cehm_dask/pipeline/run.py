@@ -2,7 +2,7 @@
 
 Above the stages and stores, below the command and the schedulers, which all come through here. Each stage has a
 fingerprint of all that its result depends on. What is done and unchanged is not done again, what is half done is
-resumed, what was made with other settings is made anew, and everything after it. A run directory is known by its
+resumed, what was made with other settings is recomputed, and everything after it. A run directory is known by its
 run.json and has one writer at a time; a folder that is no run directory is never touched.
 """
 
@@ -56,10 +56,10 @@ STAGES = ("ensemble", "consensus", "evaluate", "export", "report")
 
 
 class Watch:
-    """Told of a run as it goes; this one says nothing."""
+    """Receives the progress of a run; this one ignores it."""
 
     progress: Any = None
-    """Told of every round of the consensus."""
+    """Called with every round of the consensus."""
 
     def begins(self, stage: str, what: str) -> None:
         """A stage starts."""
@@ -125,19 +125,19 @@ def run(
     overwrite: bool = False,
     watch: Watch | None = None,
 ) -> Result:
-    """Do what a recipe says, as far as it is not done already.
+    """Run a recipe; stages that are done are skipped.
 
     Parameters
     ----------
     recipe : Recipe
     date : date, optional
-        What ``{date}`` in paths stands for; default: today.
+        The value of ``{date}`` in paths; default: today.
     cluster : str, optional
         A cluster config or address, in place of the recipe's.
     until : str
         The last of STAGES that is done.
     overwrite : bool
-        Do everything anew.
+        Start from the beginning.
     watch : Watch, optional
     """
     if until not in STAGES:
@@ -167,7 +167,7 @@ class _Run:
         begin = perf_counter()
         self.state = self.directory.read() or self.state
         if overwrite and self.state["stages"]:
-            log.info("asked to start anew: everything in %s is made again", self.directory.url)
+            log.info("asked to start again: everything in %s is recomputed", self.directory.url)
             for stage in STAGES:
                 self._clear(stage)
         self.state["cehm_dask"] = __version__
@@ -224,7 +224,7 @@ class _Run:
         output : str
             Name of what it writes into the run directory.
         make : callable (bool)
-            Makes it; told whether what is there is a beginning of the same.
+            Makes it; its argument says whether an unfinished output of the same settings is there.
         what : str
             For people.
         """
@@ -243,16 +243,16 @@ class _Run:
         if before and not same:
             self._log(
                 stage,
-                "settings or data have changed, so it is made anew; what was there is removed, "
+                "settings or data have changed, so it is recomputed; what was there is removed, "
                 "because the run directory is this recipe's",
             )
             self._clear(stage)
         elif same and before["state"] == "done":
-            self._log(stage, f"made anew, because {fault}")
+            self._log(stage, f"recomputed, because {fault}")
             self._clear(stage)
             before, same = {}, False
         elif same:
-            self._log(stage, f"goes on where it stopped ({before['state']})")
+            self._log(stage, f"resumes where it stopped ({before['state']})")
             if not output.endswith(".zarr"):  # only stores can be gone on with
                 remove(self._path(output))
         self._log(stage, f"begins, {what}")
@@ -330,7 +330,7 @@ class _Run:
         recipe = self.recipe
         if self.ensemble_url != self._path("ensemble.zarr"):
             open_ensemble(self.ensemble_url)  # or say what is wrong with it
-            self._no_use("ensemble", "brought along, used where it lies")
+            self._no_use("ensemble", "your own, used in place")
             return
         source = recipe.features or recipe.labels
         assert source is not None
@@ -378,7 +378,7 @@ class _Run:
             # Cut off before it said whose it is, or begun on other numbers: it is this run's, and no use to anybody.
             if not resume or _complete(self._path("ensemble.zarr")):
                 raise
-            self._log("ensemble", "what was begun cannot be continued; it is made anew")
+            self._log("ensemble", "the unfinished ensemble cannot be continued; it is recomputed")
             make(overwrite=True)
 
     def _import(self, _resume: bool) -> None:

@@ -1,7 +1,7 @@
-"""Submit and leave: the driver of a run as a job of the cluster itself, and its state.
+"""Submitted runs: the driver of a run as a job of the cluster itself, and its state.
 
-Above the run, which the job does by the same command as a person would; so a job that was requeued or preempted goes
-on from its checkpoint. SLURM: all that the job needs and says lies in the run directory. Kubernetes: a manifest.
+Above the run, which the job does by the same command as a person would; so a job that was requeued or preempted
+resumes from its checkpoint. SLURM: all that the job needs and says lies in the run directory. Kubernetes: a manifest.
 Neither holds the value of a ``${VAR}``: the job has it from its environment.
 """
 
@@ -50,7 +50,7 @@ def submit(recipe: Recipe, spec: str, day: date) -> str:
     spec : str
         A cluster file of kind slurm; the job's workers come from it too.
     day : date
-        What ``{date}`` in paths stands for.
+        The value of ``{date}`` in paths.
     """
     config = read_config(spec)
     if not isinstance(config, Slurm):
@@ -117,7 +117,7 @@ def _script(config: Slurm, directory: Directory) -> str:
         "mem": f"{-(-parse_bytes(config.memory) // 1024)}K",
         "partition": config.queue,
         "account": config.account,
-        # A minute before its time is over the run is told, notes where it is and takes its workers out of the queue.
+        # A minute before its time is over the run gets a signal, saves its state and cancels its workers' jobs.
         "signal": "B:TERM@60",
     }
     command = [

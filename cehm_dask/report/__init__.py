@@ -1,4 +1,4 @@
-"""consensus.zarr → one page that says what was run and why to trust it, or not.
+"""consensus.zarr → one page: what was run, what came out, and how far to trust it.
 
 After the consensus, beside export. ``findings`` reads the numbers, ``picture`` places samples in the plane, ``figures``
 draws, and ``page`` (with page.html, page.css, page.js) puts it all into one file.

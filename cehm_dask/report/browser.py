@@ -18,7 +18,7 @@ from cehm_dask.report.page import Figure, alone
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 SCALE = 3
-"""Pixels a unit of a figure: 1080 across."""
+"""Pixels per unit of a figure: 1080 across."""
 SECONDS = 120
 
 

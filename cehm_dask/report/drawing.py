@@ -1,7 +1,7 @@
 """SVG by hand: a drawing with text that is always escaped, ticks at round numbers, colours of clusters.
 
 Below the figures. Colours are names of the page's style sheet, so that a figure follows the page from light to dark;
-what a mark stands for is its ``<title>``, which browsers show without scripts and the page's script shows better.
+what a mark means is its ``<title>``, which browsers show without scripts and the page's script shows better.
 """
 
 import math
@@ -32,7 +32,7 @@ def colour_classes(sizes: NDArray[np.int64]) -> list[str]:
 
 
 def number(value: float) -> str:
-    """A coordinate, without digits nobody sees.
+    """A coordinate, without invisible digits.
 
     >>> number(12.0), number(3.14159)
     ('12', '3.1')

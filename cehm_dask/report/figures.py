@@ -22,7 +22,7 @@ LEVELS = 10
 
 @dataclass(frozen=True)
 class Cluster:
-    """A row of the figures with one row a cluster; the last may stand for several."""
+    """A row of the figures with one row per cluster; the last may sum up several."""
 
     name: str
     style: str
@@ -108,7 +108,7 @@ def ridges(clusters: Sequence[Cluster]) -> Markup:
 def _bars(
     values: Sequence[float], says: Sequence[str], styles: Sequence[str], *, about: str, top: float, first: int = 1
 ) -> Markup:
-    """One bar a round, counted from the first."""
+    """One bar per round, counted from the first."""
     drawing = Drawing(190, about)
     frame = Frame(drawing, (0, max(1, len(values))), (0, top or 1.0))
     if first == 1:
@@ -257,7 +257,7 @@ def agreement(
     ordered = table[np.ix_(order, order)]
     between = ordered[~np.eye(count, dtype=bool)]
     low, high = float(between.min()), float(between.max())
-    # The lowest keeps a tint: no cell is empty but the diagonal, which says nothing.
+    # The lowest keeps a tint: no cell is empty but the diagonal, which carries no information.
     shades = (ordered - low) / ((high - low) or 1.0) * (1 - 1 / LEVELS) + 1 / LEVELS
     np.fill_diagonal(shades, 0.0)
     for level, path in cells(shades, left, top, cell, cell).items():
@@ -281,7 +281,7 @@ def agreement(
 
 
 def _scale(drawing: Drawing, x: float, y: float, low: float, high: float) -> None:
-    """What the shades of a heat map stand for."""
+    """What the shades of a heat map mean."""
     for level in range(1, LEVELS + 1):
         mark = '<rect x="{}" y="{}" width="16" height="9" class="cell accent" fill-opacity="{}"/>'
         drawing.add(mark, number(x + (level - 1) * 16), number(y), level / LEVELS)
@@ -354,7 +354,7 @@ class Points:
 
 
 def place_points(coordinates: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Coordinates → units, on one scale; far outliers stand on the border and do not squeeze the others together."""
+    """Coordinates → units, on one scale; outliers are drawn on the border and do not squeeze the others together."""
     low, high = np.percentile(coordinates, [0.1, 99.9], axis=0)
     middle, span = (low + high) / 2, float((high - low).max()) or 1.0
     placed = (np.asarray(coordinates, np.float64) - middle) / span * (SIDE - 40) + SIDE / 2
@@ -385,7 +385,7 @@ def picture(points: Points, labels: NDArray[np.int64], margin: NDArray[np.float6
         if not own.any() or classes[cluster] == "rest":
             continue
         x, y = float(np.median(points.x[own])), float(np.median(points.y[own]))
-        # A number that would cover another one is left out; colours and tips still tell.
+        # A number that would cover another one is left out; colours and tips still show it.
         if all(abs(x - a) > 16 or abs(y - b) > 13 for a, b in placed):
             drawing.text(x, y + 4, str(cluster), anchor="middle", style="number")
             placed.append((x, y))
@@ -399,7 +399,7 @@ def opacity(margin: float) -> str:
 
 
 def multiple(points: Points, labels: NDArray[np.int64], classes: Sequence[str], name: str) -> Markup:
-    """A small picture of one round: a dot a sample, one path a colour."""
+    """A small picture of one round: a dot per sample, one path per colour."""
     drawing = Drawing(SIDE, f"Samples after {name}", width=SIDE)
     by_class: dict[str, list[str]] = {}
     for x, y, label in zip(points.x.tolist(), points.y.tolist(), labels.tolist(), strict=True):

@@ -52,7 +52,7 @@ class Seen:
     histogram: NDArray[np.int64]
     """Margins in each cluster, in equal bins from 0 to 1."""
     unit: float
-    """What a margin of 1 stands for, in the units of the store."""
+    """What a margin of 1 means, in the units of the store."""
 
 
 def page_terms(store: StoredConsensus, machine: Machine) -> dict[str, int]:
@@ -208,7 +208,7 @@ def open_finished(url: str) -> StoredConsensus:
     needed = ("labels", "margin", "counts", "sizes", "member_agreement", "hyperedge_member")
     missing = [name for name in needed if name not in store]
     if missing:
-        raise StoreError(f"store {url}: lacks {', '.join(missing)}; make it anew with 'cehm consensus'")
+        raise StoreError(f"store {url}: lacks {', '.join(missing)}; create it again with 'cehm consensus'")
     return store
 
 
@@ -218,7 +218,7 @@ def optional(store: StoredConsensus, name: str) -> Any:
 
 
 def runners_up(store: StoredConsensus, labels: Labels, rows: NDArray[np.int64], own: NDArray[np.int64]) -> Any:
-    """The cluster each of a few rows belongs to most after its own, -1 if to none; None if that cannot be told."""
+    """The cluster each of a few rows belongs to most after its own, -1 if to none; None if that cannot be known."""
     counts = np.asarray(store.array("counts")[...])
     spoken = np.ones(labels.n_slots, bool)
     if labels.silent:
@@ -226,7 +226,7 @@ def runners_up(store: StoredConsensus, labels: Labels, rows: NDArray[np.int64], 
     if isinstance(labels.source, Ensemble):
         spoken[spoken] = labels.source.sizes > 0
     if counts.shape[1] < 2 or np.count_nonzero(spoken) != len(counts):
-        return None  # one cluster, or labels with gaps, whose hyperedges only a sweep would tell
+        return None  # one cluster, or labels with gaps, whose hyperedges only a sweep would find
     weights = np.zeros((labels.n_slots, counts.shape[1]))
     weights[spoken] = store.array("weights")[...]
     codes = np.concatenate([labels.read(int(row), int(row) + 1) for row in rows]).astype(np.int64)

@@ -1,6 +1,6 @@
-"""The page: words and figures from the findings, poured into the template.
+"""The page: text and figures from the findings, in the template.
 
-Top of the report. One file that asks the network for nothing: a policy in its head forbids it, and forbids every script
+Top of the report. One file that makes no network request: a policy in its head forbids it, and forbids every script
 but the page's own, known by its digest. All text goes through the template's or the drawing's escaping.
 """
 
@@ -60,7 +60,7 @@ MOST_CLASSES = 30
 """Clusters, and classes, in the table against the truth."""
 SEED = "seed of the starts, drawn"
 MARGIN = 12
-"""Around a figure that stands alone."""
+"""Around a figure on a page of its own."""
 
 STARTS = {
     "medoids": "k-medoids of the base clusters, without their overlaps",
@@ -92,7 +92,7 @@ Context = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Figure:
-    """A figure by itself, as it stands in the page."""
+    """A figure by itself, as in the page."""
 
     svg: Markup
     width: int
@@ -298,7 +298,7 @@ def _margin_words(seen: Seen) -> str:
     words = "The margin is how far a sample’s cluster leads the runner-up, "
     if seen.unit == 1.0:
         return words + "as a share of what the members could give: 0 a tie, 1 unanimous."
-    return words + f"as a share of the largest lead found ({seen.unit:,.6g} of the counts in Eq. 5, a member): 0 a tie."
+    return words + f"as a share of the largest lead ({seen.unit:,.6g} of the counts in Eq. 5, per member): 0 a tie."
 
 
 def _cluster_table(
@@ -390,7 +390,7 @@ def _candidates(facts: Context) -> Context | None:
     if rows < n:
         words += f" They competed on {rows:,} samples drawn at random; the one kept then ran over all {n:,}."
     caption = (
-        "τ (Goodman and Kruskal): by how much the members foretell the cluster of a sample better than chance. "
+        "τ (Goodman and Kruskal): how much better than chance the members predict the cluster of a sample. "
         "Evenness: agreement of the members inside the clusters, largest for clusters of equal size. Agreement: mean "
         "NMI with the members. Explained: Theil’s U, the share of the consensus’s entropy that a member explains, on "
         "average. Smallest and largest: samples of these clusters. Repaired: clusters that had lost all their samples "
@@ -486,7 +486,7 @@ def _members(members: Members, ensemble: Ensemble | None, scores: Mapping[str, A
         words += f" Least like the others: {named}."
     left = len(members.names) - len(members.shown)
     agreement_words = (
-        "The fuller the colour, the more alike two members are; like stands beside like. "
+        "The fuller the colour, the more alike two members are; similar members are neighbours. "
         f"A member is outlying (▶) if its mean NMI with the others lies below {members.limit:.3f}: the median less "
         f"{OUTLYING_MADS:g} scaled median absolute deviations, and at least {OUTLYING_AT_LEAST:g}."
         + (f" {left:,} members that are not outlying are left out." if left else "")
@@ -599,7 +599,7 @@ def _run(store: StoredConsensus, ensemble: Ensemble | None) -> Context:
     memory = ", ".join(f"{name} {format_bytes(size)}" for name, size in facts["memory"].items())
     words = (
         f"{_seconds(sum(facts['seconds'].values()))} in all, {_count(facts['sweeps'], 'sweep')} over the labels, "
-        f"{format_bytes(facts['bytes_read'])} read; memory a process: {memory}."
+        f"{format_bytes(facts['bytes_read'])} read; memory per process: {memory}."
     )
     identity = facts["identity"]
     settings = [
@@ -634,7 +634,7 @@ def _picture(
         for stage in _few(stages, MULTIPLES)
     ]
     names_only = [stage["name"] for stage in stages]
-    far = " Far ones stand on the border." if figures.on_border(points) else ""
+    far = " Outliers are drawn on the border." if figures.on_border(points) else ""
     return {"caption": f"{which}, placed by {plane.axes}.{far}", "stages": names_only, "multiples": small}
 
 

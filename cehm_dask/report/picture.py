@@ -5,9 +5,7 @@ kept.
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +15,7 @@ from cehm_dask.data.features import BLOCK_ROWS as FEATURE_ROWS
 from cehm_dask.data.features import Features, as_features
 from cehm_dask.data.labels import Labels
 from cehm_dask.engine.budget import CODE_BYTES
+from cehm_dask.engine.sweep import workers
 from cehm_dask.errors import InputError
 from cehm_dask.machine import Machine, one_thread, require_memory, this_machine
 
@@ -34,7 +33,7 @@ Float = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Plane:
-    """Two coordinates a sampled row, and what the axes are."""
+    """Two coordinates per sampled row, and what the axes are."""
 
     coordinates: NDArray[np.float64]
     axes: str
@@ -49,7 +48,7 @@ def plane_of(
     labels: Labels | None,
     memory: str | int | None = None,
 ) -> Plane | None:
-    """Where to draw the sampled rows; None if nothing was given to tell."""
+    """Where to draw the sampled rows; None if no source was given."""
     if coordinates is not None:
         given = as_features(coordinates)
         check_rows("coordinates", given.n_samples, n_samples)
@@ -144,7 +143,7 @@ class _Moments:
         return means, self.products - beside - beside.T + self.counts_beside * np.outer(means, means)
 
 
-def _moments(features: Features, rows: NDArray[np.int64], centre: Float, block: tuple[int, int]) -> _Moments:
+def _moments(block: tuple[int, int], features: Features, rows: NDArray[np.int64], centre: Float) -> _Moments:
     """Of one block, with those of its rows that are drawn."""
     d = features.n_features
     products, sums_beside, counts_beside = np.zeros((3, d, d))
@@ -169,10 +168,10 @@ def _feature_plane(features: Features, rows: NDArray[np.int64], memory: str | in
     threads = terms["blocks of features"] // one
     centre = _first_values(features)
     blocks, found = features.blocks(), None
-    with ThreadPoolExecutor(threads) as pool:
+    with workers(threads) as pool:
         # As many at a time as there are threads: tables that wait to be added up would take memory.
         for at in range(0, len(blocks), threads):
-            for part in pool.map(partial(_moments, features, rows, centre), blocks[at : at + threads]):
+            for part in pool.each(_moments, blocks[at : at + threads], features, rows, centre):
                 if found is None:
                     found = part
                 else:

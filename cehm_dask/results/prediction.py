@@ -1,8 +1,8 @@
 """Clusters of new rows → a file or store, block by block.
 
 After the consensus: a consensus.zarr clusters new base labels of its members, a saved ``ClusterEnsemble`` new rows of
-features. Labels, margins and confidences gather in temporary files, since nobody knows how many rows a table has before
-its end; no more than a block of them is ever in memory.
+features. Labels, margins and confidences are collected in temporary files, since the number of rows of a table is not
+known before its end; no more than a block of them is ever in memory.
 """
 
 import os
@@ -53,7 +53,7 @@ def predict(
         Of a consensus.zarr (``new``: base labels, the same members in the same order) or of a saved
         ``ClusterEnsemble`` (``new``: features).
     new : array, data frame, path or URL
-        As ``CEHM`` or ``ClusterEnsemble`` take them. Labels that no member had before count as "says nothing".
+        As ``CEHM`` or ``ClusterEnsemble`` take them. Labels that no member had before count as missing.
     output : path or URL
         .npy (labels only), .csv, .parquet or .zarr.
     memory : int or str, optional

@@ -23,14 +23,15 @@ from cehm_dask.data.files import absolute, is_url, open_npy
 from cehm_dask.data.labels import Codes, Labels, Source, as_labels
 from cehm_dask.data.tables import Parquet, Table, is_table, open_table
 from cehm_dask.engine.budget import CODE_BYTES, make_budget
-from cehm_dask.engine.sweep import Engine, Run
+from cehm_dask.engine.span import Span
+from cehm_dask.engine.sweep import Engine
 from cehm_dask.errors import BudgetError, InputError, NotFoundError, StoreError
 from cehm_dask.job import Where, machine_of
 from cehm_dask.machine import Machine, require_memory
 from cehm_dask.method import kernels
 from cehm_dask.method.agreement import scores
 from cehm_dask.method.params import MAX_CLUSTERS
-from cehm_dask.method.rounds import EVERY_ROW
+from cehm_dask.method.state import EVERYTHING
 
 STEP_ROWS = 1 << 17
 """Rows counted in one go."""
@@ -42,7 +43,7 @@ MOST_CELLS = 10_000
 """Clusters times classes up to which the table itself is given."""
 
 MARGIN_SHIFT = 16
-"""Bits of a float32 margin that are dropped to tell the more certain half: margins a hundredth apart stay apart."""
+"""Bits of a float32 margin that are dropped to find the more certain half: margins a hundredth apart stay apart."""
 
 CELLS_A_CLUSTER = 1 << 14
 """Margins that are told apart, times the classes that are found with most of them."""
@@ -90,7 +91,7 @@ def evaluate(
         the members), margin (its mean), stability (between candidates or restarts; None where there was one). With
         truth: n_scored, n_unknown, n_classes, scores (see :func:`evaluation.scores`), certain_half (the same for the
         samples of highest margin, at least half of all), classes and contingency (clusters × classes; up to 10,000
-        cells) and, with an ensemble, members (one a member) and members_mean.
+        cells) and, with an ensemble, members (one per member) and members_mean.
     """
     stored = open_consensus(os.fspath(consensus))
     found = _recorded(stored.facts)
@@ -254,7 +255,7 @@ class FileTruth:
     def _array(self) -> Any:
         array = open_npy(self.path, "truth") if self.path.endswith(".npy") else open_array(self.path, "known classes")
         if len(array.shape) != 1:
-            raise InputError(f"truth {self.path} has shape {tuple(array.shape)}: expected one class a sample")
+            raise InputError(f"truth {self.path} has shape {tuple(array.shape)}: expected one class per sample")
         return array
 
     def __getstate__(self) -> dict[str, Any]:
@@ -295,7 +296,7 @@ def as_truth(truth: Any, n_samples: int, column: str | None = None) -> Truth:
     known = _open(os.fspath(truth), column) if isinstance(truth, str | os.PathLike) else _held(truth)
     if known.n_rows != n_samples:
         raise InputError(
-            f"truth has {known.n_rows} rows, the consensus {n_samples}: give one class a sample, in the same order"
+            f"truth has {known.n_rows} rows, the consensus {n_samples}: give one class per sample, in the same order"
         )
     return known
 
@@ -304,7 +305,7 @@ def _held(truth: Any) -> Truth:
     if isinstance(truth, list | tuple):
         truth = np.asarray(truth)
     if len(truth.shape) != 1:
-        raise InputError(f"truth has shape {tuple(truth.shape)}: expected one class a sample")
+        raise InputError(f"truth has shape {tuple(truth.shape)}: expected one class per sample")
     return ArrayTruth(truth.to_numpy() if hasattr(truth, "to_numpy") else truth)
 
 
@@ -399,13 +400,13 @@ class Tally:
         return replace(self, names=names, table=table, classes=place[self.classes].astype(np.int64))
 
 
-def _count(run: Run, url: str, seal: str, truth: Truth, most_classes: int) -> Tally:
-    """Tables of one run of rows."""
+def _count(span: Span, url: str, seal: str, truth: Truth, most_classes: int) -> Tally:
+    """Tables of one span."""
     margins = open_consensus(url, seal).array("margin")
     parts: list[Tally] = []
-    for start in range(run.first_row, run.last_row, STEP_ROWS):
-        stop = min(start + STEP_ROWS, run.last_row)
-        part = _count_block(run, start, run.labels.read(start, stop), truth.read(start, stop), margins)
+    for start in range(span.start, span.stop, STEP_ROWS):
+        stop = min(start + STEP_ROWS, span.stop)
+        part = _count_block(span, start, span.labels.read(start, stop), truth.read(start, stop), margins)
         parts = [_add([*parts, part])]
         if (found := len(parts[0].names)) > most_classes:
             raise BudgetError(
@@ -414,7 +415,7 @@ def _count(run: Run, url: str, seal: str, truth: Truth, most_classes: int) -> Ta
     return parts[0]
 
 
-def _count_block(run: Run, start: int, codes: Codes, classes: Any, margins: Any) -> Tally:
+def _count_block(span: Span, start: int, codes: Codes, classes: Any, margins: Any) -> Tally:
     names, found = encoded(classes, start)
     order = np.argsort(names)
     found = np.append(np.argsort(order), -1)[found]
@@ -422,16 +423,15 @@ def _count_block(run: Run, start: int, codes: Codes, classes: Any, margins: Any)
         _refuse_classes(len(names))
     counted = found >= 0
     assignment = np.where(counted, np.int16(kernels.UNASSIGNED), np.int16(kernels.SILENT))
-    table = np.zeros((run.n_slots, len(names)), np.int64)
-    everything = (np.uint64(EVERY_ROW.key), np.int64(0), np.int64(EVERY_ROW.last_row))
+    table = np.zeros((span.n_slots, len(names)), np.int64)
     keys = np.zeros(len(codes), np.uint64)
-    # The classes stand where clusters stand in a round: C = HᵀA, counted by the same loop.
-    kernels.assign(codes, run.offsets, found.astype(np.int16), keys, *everything, assignment, table)
+    # The classes take the place of the clusters in a round: C = HᵀA, counted by the same loop.
+    kernels.assign(codes, span.offsets, found.astype(np.int16), keys, *EVERYTHING, assignment, table)
     clusters = codes[:, 0].astype(np.int64) - 1
     both = counted & (clusters >= 0)
     key = np.asarray(margins[start : start + len(codes)])[both].view(np.uint32).astype(np.int64) >> MARGIN_SHIFT
     places, counts = np.unique(
-        (key * run.labels.widths[0] + clusters[both]) * max(1, len(names)) + found[both], return_counts=True
+        (key * span.labels.widths[0] + clusters[both]) * max(1, len(names)) + found[both], return_counts=True
     )
     silent, unknown = np.count_nonzero(clusters < 0), np.count_nonzero(~counted)
     place, klass = np.divmod(places, max(1, len(names)))

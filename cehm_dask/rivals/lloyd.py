@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask.engine.sweep import Engine, Run
+from cehm_dask.engine.span import Span
+from cehm_dask.engine.sweep import Engine
 from cehm_dask.method import kernels
 from cehm_dask.method.points import (
     RESTARTS,
@@ -75,27 +76,27 @@ def k_means(engine: Engine, embedding: Embedding, n_clusters: int, seed: int) ->
     return collect(engine, _labelled, embedding, centres[[int(np.argmax(gains))]])
 
 
-def _points(run: Run, embedding: Embedding) -> Iterator[tuple[int, Points, NDArray[np.bool_] | None]]:
+def _points(span: Span, embedding: Embedding) -> Iterator[tuple[int, Points, NDArray[np.bool_] | None]]:
     """(first row, points of the rows that have labels, which those are) of each block, kept where it fits."""
-    kept = run.resident.states if run.resident.keep_state else None
-    for block in run.blocks():
-        if kept is not None and block.first_row in kept:
-            yield block.first_row, *kept[block.first_row]
+    kept = span.cache.states if span.cache.keep_state else None
+    for block in span.blocks():
+        if kept is not None and block.start in kept:
+            yield block.start, *kept[block.start]
             continue
         codes = block.codes
         sums = np.empty((block.n_rows, embedding.table.shape[1]))
-        kernels.degrees(codes, run.offsets, embedding.table, sums)
-        some = spoken(run, codes)
+        kernels.degrees(codes, span.offsets, embedding.table, sums)
+        some = spoken(span, codes)
         points = unit_points(sums if some is None or some.all() else sums[some])
         if kept is not None:
-            kept[block.first_row] = (points, some)
-        yield block.first_row, points, some
+            kept[block.start] = (points, some)
+        yield block.start, points, some
 
 
-def _pick(run: Run, embedding: Embedding, rows: NDArray[np.intp]) -> Points:
+def _pick(span: Span, embedding: Embedding, rows: NDArray[np.intp]) -> Points:
     """Points of those of the given rows that lie in this run and have labels."""
     found = [np.empty((embedding.table.shape[1], 0), np.float32)]
-    for first_row, points, some in _points(run, embedding):
+    for first_row, points, some in _points(span, embedding):
         height = points.shape[1] if some is None else len(some)
         low, high = np.searchsorted(rows, [first_row, first_row + height])
         places = rows[low:high] - first_row
@@ -109,16 +110,16 @@ def _stack(parts: Sequence[Points]) -> Points:
     return np.concatenate(parts, axis=1)
 
 
-def _round(run: Run, embedding: Embedding, centres: NDArray[np.float32]) -> Sums:
-    return _add([assigned_sums(points, centres) for _, points, _ in _points(run, embedding)])
+def _round(span: Span, embedding: Embedding, centres: NDArray[np.float32]) -> Sums:
+    return _add([assigned_sums(points, centres) for _, points, _ in _points(span, embedding)])
 
 
 def _add(parts: Sequence[Sums]) -> Sums:
     return np.sum([sums for sums, _ in parts], axis=0), np.sum([counts for _, counts in parts], axis=0)
 
 
-def _labelled(run: Run, embedding: Embedding, centres: NDArray[np.float32]) -> Iterator[tuple[int, Found]]:
-    for first_row, points, some in _points(run, embedding):
+def _labelled(span: Span, embedding: Embedding, centres: NDArray[np.float32]) -> Iterator[tuple[int, Found]]:
+    for first_row, points, some in _points(span, embedding):
         found = (nearest(points, centres)[:, 0] - np.uint16(1)).astype(np.int16)
         if some is None:
             yield first_row, found

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from cehm_dask.data.labels import Codes, Labels
 from cehm_dask.engine.budget import Budget, make_budget, rows_of_a_process
-from cehm_dask.engine.sweep import Engine, Run
+from cehm_dask.engine.span import Span
+from cehm_dask.engine.sweep import Engine
 from cehm_dask.errors import BudgetError
 from cehm_dask.job import Where, machine_of
 from cehm_dask.machine import format_bytes
@@ -26,7 +27,7 @@ from cehm_dask.method.params import Params, check_fit
 Floats = NDArray[np.float64]
 Found = NDArray[np.int16]
 Pieces = Callable[..., Iterator[tuple[int, Found]]]
-"""Labels of a run of rows, a block at a time: (first row, labels)."""
+"""Labels of a span, a block at a time: (first row, labels)."""
 
 WEIGHT = 1 << 30
 """Weights of rows are counted in units of 1/WEIGHT: whole numbers, which add up the same in any order."""
@@ -68,7 +69,7 @@ def settle(labels: Labels, n_clusters: int, where: Where, *, kept: int, scratch:
             f"{format_bytes(terms['tables of hyperedges'])} for tables of {labels.n_slots} base clusters: "
             "allow more memory, or use fewer base clusters"
         )
-    share = rows_of_a_process(budget.run_edges, machine.workers)
+    share = rows_of_a_process(budget.span_edges, machine.workers)
     keep_state = needed + share * kept <= machine.allowed
     terms["kept assignments"] = share * kept if keep_state else 0
     needed += terms["kept assignments"]
@@ -89,9 +90,9 @@ def counted(
         yield engine, hyperedges
 
 
-def spoken(run: Run, codes: Codes) -> NDArray[np.bool_] | None:
+def spoken(span: Span, codes: Codes) -> NDArray[np.bool_] | None:
     """Rows that some member says something about; None: all."""
-    return np.asarray(codes.any(axis=1)) if run.labels.silent else None
+    return np.asarray(codes.any(axis=1)) if span.labels.silent else None
 
 
 def weighted_table(engine: Engine, hyperedges: Hyperedges, degrees: Floats) -> Floats:
@@ -105,13 +106,13 @@ def weighted_table(engine: Engine, hyperedges: Hyperedges, degrees: Floats) -> F
     return table / units
 
 
-def _weigh(run: Run, column: Floats, units: float) -> NDArray[np.int64]:
-    table = np.zeros((run.n_slots, run.n_slots), np.int64)
-    for block in run.blocks():
+def _weigh(span: Span, column: Floats, units: float) -> NDArray[np.int64]:
+    table = np.zeros((span.n_slots, span.n_slots), np.int64)
+    for block in span.blocks():
         degree = np.empty((block.n_rows, 1))
-        kernels.degrees(block.codes, run.offsets, column, degree)
+        kernels.degrees(block.codes, span.offsets, column, degree)
         weights = np.rint(units / np.where(degree > 0, degree, np.inf)).astype(np.int64)
-        kernels.weighted_intersections(block.codes, run.offsets, weights[:, 0], table)
+        kernels.weighted_intersections(block.codes, span.offsets, weights[:, 0], table)
     return table
 
 
@@ -132,12 +133,12 @@ def vote(engine: Engine, hyperedges: Hyperedges, votes: Floats) -> Found:
     return collect(engine, _voted, *kernels.side_by_side([hyperedges.to_slots(votes)]))
 
 
-def _voted(run: Run, weights: Floats, first_column: NDArray[np.int64]) -> Iterator[tuple[int, Found]]:
-    for block in run.blocks():
+def _voted(span: Span, weights: Floats, first_column: NDArray[np.int64]) -> Iterator[tuple[int, Found]]:
+    for block in span.blocks():
         best, margin = np.empty((1, block.n_rows), np.int16), np.empty((1, block.n_rows))
-        kernels.belonging(block.codes, run.offsets, weights, first_column, best, margin)
-        some = spoken(run, block.codes)
-        yield block.first_row, best[0] if some is None else np.where(some, best[0], np.int16(-1))
+        kernels.belonging(block.codes, span.offsets, weights, first_column, best, margin)
+        some = spoken(span, block.codes)
+        yield block.start, best[0] if some is None else np.where(some, best[0], np.int16(-1))
 
 
 def collect(engine: Engine, pieces: Pieces, *args: Any) -> Found:
@@ -149,15 +150,15 @@ def collect(engine: Engine, pieces: Pieces, *args: Any) -> Found:
     return found
 
 
-def _gather(run: Run, pieces: Pieces, args: tuple[Any, ...]) -> Found:
-    return np.concatenate([labels for _, labels in pieces(run, *args)])
+def _gather(span: Span, pieces: Pieces, args: tuple[Any, ...]) -> Found:
+    return np.concatenate([labels for _, labels in pieces(span, *args)])
 
 
 def _join(parts: Sequence[Found]) -> Found:
     return np.concatenate(parts)
 
 
-def _fill(run: Run, pieces: Pieces, args: tuple[Any, ...], found: Found) -> int:
-    for first_row, labels in pieces(run, *args):
+def _fill(span: Span, pieces: Pieces, args: tuple[Any, ...], found: Found) -> int:
+    for first_row, labels in pieces(span, *args):
         found[first_row : first_row + len(labels)] = labels
     return 0

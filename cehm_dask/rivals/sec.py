@@ -8,7 +8,8 @@ from scipy import sparse
 from sklearn.cluster import kmeans_plusplus
 
 from cehm_dask.data.labels import Codes, Labels
-from cehm_dask.engine.sweep import Engine, Run
+from cehm_dask.engine.span import Span
+from cehm_dask.engine.sweep import Engine
 from cehm_dask.job import Where
 from cehm_dask.method import kernels
 from cehm_dask.method.intersections import Hyperedges
@@ -77,11 +78,11 @@ def _starts(engine: Engine, hyperedges: Hyperedges, n_clusters: int, rng: np.ran
     return chosen
 
 
-def _pick(run: Run, rows: NDArray[np.intp]) -> Codes:
+def _pick(span: Span, rows: NDArray[np.intp]) -> Codes:
     found = []
-    for block in run.blocks():
-        low, high = np.searchsorted(rows, [block.first_row, block.first_row + block.n_rows])
-        found.append(block.codes[rows[low:high] - block.first_row] if low < high else block.codes[:0])
+    for block in span.blocks():
+        low, high = np.searchsorted(rows, [block.start, block.stop])
+        found.append(block.codes[rows[low:high] - block.start] if low < high else block.codes[:0])
     return np.concatenate(found)
 
 
@@ -107,25 +108,25 @@ def _votes(counts: Counts, hyperedges: Hyperedges) -> Floats:
     return np.asarray(centres + shift)
 
 
-def _nearest(codes: Codes, run: Run, tables: Sequence[Floats]) -> Found:
+def _nearest(codes: Codes, span: Span, tables: Sequence[Floats]) -> Found:
     best, margin = np.empty((len(tables), len(codes)), np.int16), np.empty((len(tables), len(codes)))
-    kernels.belonging(codes, run.offsets, *kernels.side_by_side(tables), best, margin)
+    kernels.belonging(codes, span.offsets, *kernels.side_by_side(tables), best, margin)
     return best
 
 
-def _count(run: Run, tables: Sequence[Floats], n_clusters: int) -> list[Counts]:
+def _count(span: Span, tables: Sequence[Floats], n_clusters: int) -> list[Counts]:
     """C = HᵀA of each start, over all slots."""
-    counts = [np.zeros((run.n_slots, n_clusters), np.int64) for _ in tables]
+    counts = [np.zeros((span.n_slots, n_clusters), np.int64) for _ in tables]
     every = np.iinfo(np.int64).max
-    for block in run.blocks():
+    for block in span.blocks():
         codes = block.codes
-        some = spoken(run, codes)
+        some = spoken(span, codes)
         keys = np.zeros(len(codes), np.uint64)
-        for best, table in zip(_nearest(codes, run, tables), counts, strict=True):
+        for best, table in zip(_nearest(codes, span, tables), counts, strict=True):
             assignment = np.full(len(codes), kernels.UNASSIGNED, np.int16)
             if some is not None:
                 assignment[~some] = kernels.SILENT
-            kernels.assign(codes, run.offsets, best, keys, np.uint64(0), block.first_row, every, assignment, table)
+            kernels.assign(codes, span.offsets, best, keys, np.uint64(0), block.start, every, assignment, table)
     return counts
 
 

@@ -13,7 +13,6 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import ceil, isqrt
 from pathlib import Path
@@ -28,7 +27,7 @@ from cehm_dask import job
 from cehm_dask.data.features import as_features
 from cehm_dask.data.labels import as_labels
 from cehm_dask.data.synth import Synth
-from cehm_dask.engine.sweep import Engine
+from cehm_dask.engine.sweep import Engine, workers
 from cehm_dask.job import Outcome, Where, budget_of
 from cehm_dask.members.fit import k_range, plan_members
 from cehm_dask.members.generate import label_all, make_labeller
@@ -76,7 +75,7 @@ def members_of(rows: Rows, fewest: int = max(KS), most: int | None = None, seed:
     """Thirty k-means runs; by default as a run for all k makes them: with as many clusters as the largest k or more."""
     features = as_features(rows)
     most = k_range(max(KS), len(rows))[1] if most is None else most
-    with ThreadPoolExecutor(1) as pool:
+    with workers(1) as pool:
         labeller, _ = make_labeller(features, plan_members(30, fewest, most, seed), seed, pool)
         return label_all(features, labeller, pool)
 
@@ -248,7 +247,7 @@ class Stored:
         job.budget_of = lambda *args: replace(settle(*args), keep_labels=False)
         begin, work_before = time.perf_counter(), time.process_time()
         try:
-            outcome = job.cluster(
+            outcome = job.find_consensus(
                 as_labels(str(self.url)), Params(ks[0], variant="released", restarts=restarts), 0, where, ks=ks
             )
         finally:

@@ -12,7 +12,6 @@ import argparse
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from sklearn.metrics import roc_auc_score
 
 from cehm_dask import CEHM
 from cehm_dask.data.features import as_features
+from cehm_dask.engine.sweep import workers
 from cehm_dask.members.fit import k_range, plan_members
 from cehm_dask.members.generate import label_all, make_labeller
 from cehm_dask.method import confidence, kernels
@@ -86,7 +86,7 @@ def synthetic(number: int) -> Ensemble:
 
 def kmeans(X: Float, k: int, seed: int) -> Labels:
     features = as_features(X)
-    with ThreadPoolExecutor(1) as pool:
+    with workers(1) as pool:
         labeller, _ = make_labeller(features, plan_members(30, *k_range(k, len(X)), seed), seed, pool)
         return np.asarray(label_all(features, labeller, pool)).astype(np.int64)
 

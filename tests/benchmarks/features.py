@@ -16,7 +16,6 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from cehm_dask import ClusterEnsemble
 from cehm_dask.data.features import as_features
-from cehm_dask.engine.sweep import crew
 from cehm_dask.members.fit import MemberPlan
 from cehm_dask.members.generate import make_labeller
 from tests.benchmarks.timing import watched
@@ -82,7 +81,7 @@ def against_dask_ml(folder: Path) -> None:
     while ours > wanted and tries < 20:  # every try is a member with its own random start, and counts
         begin = time.perf_counter()
         plan = MemberPlan("kmeans", 30, seed=tries)
-        with crew(2) as pool:
+        with workers(2) as pool:
             labeller, _ = make_labeller(source, [plan], tries, pool, scale="none", full_lloyd=True)
         spent += time.perf_counter() - begin
         ours = min(ours, inertia(labeller.members[0].slopes.astype(np.float64)))

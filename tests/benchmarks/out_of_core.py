@@ -23,12 +23,14 @@ from cehm_dask.data.labels import Labels, as_labels
 from cehm_dask.data.synth import Synth
 from cehm_dask.engine.budget import make_budget
 from cehm_dask.engine.sweep import Engine
-from cehm_dask.job import Where, budget_of, cluster
+from cehm_dask.job import Where, budget_of, find_consensus
 from cehm_dask.machine import this_machine
+from cehm_dask.method.cut import EVERY_ROW
 from cehm_dask.method.intersections import hyperedges_of, intersections
+from cehm_dask.method.orders import Assign, Order, combine
 from cehm_dask.method.params import Params
 from cehm_dask.method.problem import Problem
-from cehm_dask.method.rounds import EVERY_ROW, Order, advance, combine
+from cehm_dask.method.rounds import advance
 from tests.benchmarks.timing import best_of, watched
 
 K = 10
@@ -64,10 +66,10 @@ class Sweeps:
 
     def bare(self, share: slice) -> None:
         """The work of a sweep on some of its runs, with nobody to hand it out."""
-        self._round(lambda order: combine([advance(run, [order]) for run in self.engine.runs[share]]))
+        self._round(lambda order: combine([advance(span, [order]) for span in self.engine.spans[share]]))
 
     def _round(self, work: Callable[[Order], Any]) -> None:
-        order = self.problem.order(cut=EVERY_ROW)
+        order = self.problem.order(Assign, cut=EVERY_ROW)
         work(order)
         # The next one is another round, with weights that workers have not seen.
         self.problem.step += 1
@@ -167,7 +169,7 @@ def restarts(folder: Path) -> None:
         # Room for assignments, not for labels: both read them in every sweep.
         memory = roomy.projected - roomy.terms["kept labels"] + (100 << 20)
         begin = time.perf_counter()
-        outcome = cluster(as_labels(url), params, 0, Where(memory=memory))
+        outcome = find_consensus(as_labels(url), params, 0, Where(memory=memory))
         assert not outcome.budget.keep_labels
         seconds[count], sweeps[count] = min(seconds[count], time.perf_counter() - begin), outcome.sweeps
         ran = outcome.consensus.chosen.restarts
@@ -189,7 +191,7 @@ def checkpoint(folder: Path) -> None:
 
     begin = time.perf_counter()
     labels, params = as_labels(ensemble(folder, MIDDLE)), Params(K, variant="released")
-    outcome = cluster(labels, params, 0, Where(output=str(output)), progress=look)
+    outcome = find_consensus(labels, params, 0, Where(output=str(output)), progress=look)
     whole = time.perf_counter() - begin
     spent = outcome.consensus.seconds["checkpoints"]
     print(f"checkpoint, 10⁷: {max(sizes) / 1024:.0f} KiB (bar 1024), {100 * spent / whole:.2f} % of the run (bar 1)")

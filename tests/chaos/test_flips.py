@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from tests.chaos import evidence
-from tests.chaos.command import cehm
+from tests.chaos.command import Moment, cehm
 from tests.chaos.recipes import noisy_labels
 
 CONSENSUS = ("consensus", "ensemble.zarr", "--k", "4", "--variant", "released", "--restarts", "2")
@@ -46,10 +46,9 @@ def lay_out_ensemble(folder):
 def lay_out_begun(folder):
     """A consensus that was killed right after its fourth checkpoint."""
     lay_out_ensemble(folder)
-    dry = cehm(*CONSENSUS, "-o", "dry.zarr", folder=folder, watched=folder)
-    shutil.rmtree(folder / "dry.zarr")
-    written = [number for number, step in enumerate(dry.steps, 1) if "checkpoint" in step and "os.rename" in step]
-    assert cehm(*CONSENSUS, "-o", "consensus.zarr", folder=folder, watched=folder, kill_at=written[3] + 1).killed
+    output = folder / "consensus.zarr"
+    fourth = Moment("os.rename checkpoint.npz", 4, after=True)
+    assert cehm(*CONSENSUS, "-o", output.name, folder=folder, watched=output, kill_at=fourth).killed
 
 
 def lay_out_consensus(folder):
@@ -73,10 +72,8 @@ def lay_out_begun_run(folder):
     """A run that was killed in its consensus."""
     lay_out_run(folder)
     shutil.rmtree(folder / "out")
-    dry = cehm("run", "recipe.yaml", folder=folder, watched=folder / "out")
-    shutil.rmtree(folder / "out")
-    written = [number for number, step in enumerate(dry.steps, 1) if "checkpoint" in step and "os.rename" in step]
-    assert cehm("run", "recipe.yaml", folder=folder, watched=folder / "out", kill_at=written[1] + 1).killed
+    second = Moment("os.rename consensus.zarr/checkpoint.npz", 2, after=True)
+    assert cehm("run", "recipe.yaml", folder=folder, watched=folder / "out", kill_at=second).killed
 
 
 def use_ensemble(folder):

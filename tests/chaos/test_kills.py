@@ -3,11 +3,12 @@
 import random
 import shutil
 import time
+from collections import Counter
 
 import pytest
 
 from tests.chaos import evidence
-from tests.chaos.command import Running, cehm
+from tests.chaos.command import Moment, Running, cehm
 from tests.chaos.recipes import RECIPES
 
 MOST_KILLS = 6
@@ -18,12 +19,25 @@ def is_checkpoint(step):
     return step.startswith("os.rename") and "checkpoint" in step
 
 
-def points(steps, count, seed):
-    """Steps to be killed at: before and after every checkpoint, and as many others as are asked for."""
-    after = [number + 1 for number, step in enumerate(steps) if is_checkpoint(step)]
-    chosen = sorted({*after, *(number + 1 for number in after)})
-    others = [number for number in range(1, len(steps) + 1) if number not in chosen]
-    return chosen + random.Random(seed).sample(others, min(count, len(others)))
+def moments(steps):
+    """The moment right before every step."""
+    seen = Counter()
+    for step in steps:
+        seen[step] += 1
+        yield Moment(step, seen[step])
+
+
+def at_checkpoints(steps):
+    """The moments right before and right after every checkpoint."""
+    return [
+        Moment(one.step, one.nth, after) for one in moments(steps) if is_checkpoint(one.step) for after in (False, True)
+    ]
+
+
+def elsewhere(steps, count, seed):
+    """Some of the other moments."""
+    others = [one for one in moments(steps) if not is_checkpoint(one.step)]
+    return random.Random(seed).sample(others, min(count, len(others)))
 
 
 def copy_of(place, tmp_path):
@@ -33,7 +47,7 @@ def copy_of(place, tmp_path):
 
 
 def finish_and_compare(folder, wanted, counts):
-    """The same command, until it is done; what it leaves must be what was wanted."""
+    """The same command once more; what it leaves must be what was wanted."""
     ended = cehm("run", "recipe.yaml", folder=folder)
     assert ended.code == 0, ended.err
     found = evidence.differences(evidence.of_run(folder / "out"), wanted)
@@ -42,12 +56,13 @@ def finish_and_compare(folder, wanted, counts):
     shutil.rmtree(folder.parent)
 
 
-def kill_at(name, step, undisturbed, tmp_path, counts):
+def kill_at(name, moment, undisturbed, tmp_path, counts):
     place, wanted, _ = undisturbed(name)
     folder = copy_of(place, tmp_path)
-    ended = cehm("run", "recipe.yaml", folder=folder, watched=folder / "out", kill_at=step)
-    assert ended.killed, (ended.code, ended.err)
-    counts["kills"] += 1
+    ended = cehm("run", "recipe.yaml", folder=folder, watched=folder / "out", kill_at=moment)
+    # Two threads that make the same folder take one step or two, so others than checkpoints may not come.
+    assert ended.killed or (ended.code == 0 and not is_checkpoint(moment.step)), (moment, ended.code, ended.err)
+    counts["kills" if ended.killed else "kills that came too late"] += 1
     finish_and_compare(folder, wanted, counts)
 
 
@@ -78,16 +93,17 @@ def storm(name, seed, undisturbed, tmp_path, counts):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_kill__at_a_few_steps(name, undisturbed, tmp_path, counts):
-    steps = points(undisturbed(name)[2], 5, seed=name)
-    for step in random.Random(name).sample(steps, 2):
-        kill_at(name, step, undisturbed, tmp_path, counts)
+    steps = undisturbed(name)[2]
+    for moment in [random.Random(name).choice(at_checkpoints(steps)), *elsewhere(steps, 1, seed=name)]:
+        kill_at(name, moment, undisturbed, tmp_path, counts)
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("name", RECIPES)
 def test_kill__at_every_checkpoint_and_many_other_steps(name, undisturbed, tmp_path, counts, rounds):
-    for step in points(undisturbed(name)[2], 12 * rounds, seed=0):
-        kill_at(name, step, undisturbed, tmp_path, counts)
+    steps = undisturbed(name)[2]
+    for moment in [*at_checkpoints(steps), *elsewhere(steps, 12 * rounds, seed=0)]:
+        kill_at(name, moment, undisturbed, tmp_path, counts)
 
 
 @pytest.mark.chaos

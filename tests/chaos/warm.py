@@ -3,6 +3,7 @@
 import importlib
 import pkgutil
 
+import distributed  # noqa: F401  for commands with a cluster
 import numpy as np
 
 import cehm_dask

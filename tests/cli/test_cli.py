@@ -342,7 +342,7 @@ def test_info__ensemble(folder, base_labels):
     ensemble = open_ensemble("labels.zarr")
     assert re.search(r"ensemble +labels\.zarr *\n", out)
     assert re.search(r"members +8 with \d+ to \d+ clusters, \d+ in all *\n", out)
-    assert "30 rows a chunk, 120 a shard" in out
+    assert "30 rows per chunk, 120 per shard" in out
     assert ensemble.fingerprint in out
 
 
@@ -373,7 +373,7 @@ def test_info__unfinished_consensus(folder, base_labels):
     with pytest.raises(KeyboardInterrupt):
         CEHM(5, random_state=0).fit(base_labels, output="out.zarr", progress=interrupt)
     out, _ = cehm("info", "out.zarr")
-    assert "unfinished; the command that began it goes on" in out
+    assert "unfinished; the command that began it resumes it" in out
     assert re.search(r"variant +auto *\n", out)
 
 
@@ -539,7 +539,7 @@ def test_process__interrupted_goes_on_to_the_same_labels(large):
     assert process.returncode == 4
     assert time.monotonic() - began < 30
     assert out == ""
-    assert err.splitlines()[-1].startswith("interrupted; with an output that ends in .zarr, the same command goes on")
+    assert err.splitlines()[-1].startswith("interrupted; with an output that ends in .zarr, the same command resumes")
     assert "Traceback" not in err
     _, err = cehm(*args)
     assert "round 1," not in err  # it went on, and did not start anew

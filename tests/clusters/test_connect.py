@@ -339,7 +339,7 @@ def test_check__says_what_there_is(folder, nothing_left):
 
 def test_memory__too_little_for_a_worker(folder, nothing_left):
     _, err = cehm("consensus", "labels.zarr", "--k", 5, "--cluster", processes(folder, memory="100MB"), code=3)
-    assert "memory=100MB a worker < 300.00 MiB that Python and the libraries take" in err
+    assert "memory=100MB per worker < 300.00 MiB that Python and the libraries take" in err
     with pytest.raises(BudgetError), connect(processes(folder, memory="100MB")):
         pass
 
@@ -433,7 +433,7 @@ def test_budget__of_workers_too_small_for_the_problem(folder, two_processes):
 def test_cluster__lost_in_the_middle(folder, nothing_left):
     import dask
 
-    words = r"a task lost its worker 1 times \(tcp://.*\), most likely for want of memory"
+    words = r"a task lost its worker 1 times \(tcp://.*\), most likely because memory ran out"
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
         pytest.raises(ClusterError, match=words),

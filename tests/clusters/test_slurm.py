@@ -179,7 +179,7 @@ def test_submit__a_requeued_job_goes_on_from_its_checkpoint(folder, large, wante
     subprocess.run(["scontrol", "requeue", job], check=True)
     until(lambda: queue() == [], 400, "the run has ended")
     log = Path("run/run.log").read_text()
-    assert "consensus: goes on where it stopped" in log
+    assert "consensus: resumes where it stopped" in log
     assert log.count("consensus: begins") == 2
     assert f"job {job} (slurm): COMPLETED" in cehm("status", "run")[0]
     np.testing.assert_array_equal(labels_of("run/consensus.zarr"), wanted_large)

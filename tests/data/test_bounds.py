@@ -25,7 +25,7 @@ from cehm_dask.data.seals import sealed
 from cehm_dask.data.synth import Synth
 from cehm_dask.engine.sweep import Engine
 from cehm_dask.errors import InputError, ReplacedError, StoreError
-from cehm_dask.job import Where, budget_of, cluster
+from cehm_dask.job import Where, budget_of, find_consensus
 from cehm_dask.method.checkpoint import check_checkpoint
 from cehm_dask.method.intersections import check_table, hyperedges_of, intersections
 from cehm_dask.method.params import Params
@@ -400,7 +400,7 @@ def left_behind(ensemble, output):
 
     where = Where(output=output)
     with pytest.raises(KeyboardInterrupt):
-        cluster(as_labels(ensemble), Params(3, variant="released"), 0, where, progress=interrupt)
+        find_consensus(as_labels(ensemble), Params(3, variant="released"), 0, where, progress=interrupt)
 
 
 @pytest.mark.parametrize(
@@ -424,7 +424,7 @@ def test_resume__intersections_of_another_shape_or_range(ensemble, tmp_path, tab
     held.save_intersections(table(found), n_silent)
     held.close()
     with pytest.raises(StoreError, match=r"intersections|recorded size"):
-        cluster(as_labels(ensemble), Params(3, variant="released"), 0, Where(output=output))
+        find_consensus(as_labels(ensemble), Params(3, variant="released"), 0, Where(output=output))
 
 
 def test_resume__more_silent_rows_than_samples(ensemble, tmp_path):
@@ -432,7 +432,7 @@ def test_resume__more_silent_rows_than_samples(ensemble, tmp_path):
     left_behind(ensemble, output)
     edit_facts(output, n_silent=601)
     with pytest.raises(StoreError, match="601 of 600 samples"):
-        cluster(as_labels(ensemble), Params(3, variant="released"), 0, Where(output=output))
+        find_consensus(as_labels(ensemble), Params(3, variant="released"), 0, Where(output=output))
 
 
 def checkpoint_of(ensemble, output):
@@ -490,7 +490,7 @@ def test_checkpoint__foreign_one_is_refused_by_the_run(ensemble, tmp_path):
     held.save_checkpoint({**arrays, "0/medoids": arrays["0/medoids"] + 10**6}, facts)
     held.close()
     with pytest.raises(StoreError, match=r"does not fit this run .*remove checkpoint\.npz"):
-        cluster(as_labels(ensemble), Params(3, variant="released"), 0, Where(output=held.url))
+        find_consensus(as_labels(ensemble), Params(3, variant="released"), 0, Where(output=held.url))
 
 
 def test_trail__labels_of_followed_rows_beyond_their_slots_are_left_out(ensemble, tmp_path):
@@ -498,7 +498,7 @@ def test_trail__labels_of_followed_rows_beyond_their_slots_are_left_out(ensemble
     codes = held.load_trail()["codes"]
     held.save_trail({"codes": np.full_like(codes, 255)})
     held.close()
-    found = cluster(as_labels(ensemble), Params(3, variant="released"), 0, Where(output=held.url))
+    found = find_consensus(as_labels(ensemble), Params(3, variant="released"), 0, Where(output=held.url))
     assert found.consensus.trail is None
 
 
@@ -534,7 +534,7 @@ def model(tmp_path):
 def test_model__whose_parts_do_not_fit_is_refused(model, name, change):
     array = change(zarr.open_array(f"{model}/{name}", mode="r")[...])
     zarr.create_array(f"{model}/{name}", data=array, overwrite=True)
-    with pytest.raises(StoreError, match="make it anew"):
+    with pytest.raises(StoreError, match="create it again"):
         ClusterEnsemble.load(model)
 
 
@@ -575,7 +575,7 @@ def test_predict__attributes_that_do_not_fit_are_refused(tmp_path, changes):
 def test_predict__absent_attributes_are_named(tmp_path, name):
     url = fitted_consensus(tmp_path)
     edit_facts(url, drop=[name])
-    with pytest.raises(StoreError, match=r"make it anew|make the store anew"):
+    with pytest.raises(StoreError, match=r"create it again|create the store again"):
         CEHM.load(url)
 
 
@@ -613,4 +613,4 @@ def test_seal__of_a_foreign_payload_alone_does_not_help(ensemble, tmp_path):
     left_behind(ensemble, output)
     (Path(output) / "checkpoint.npz").write_bytes(sealed(b"PK\x05\x06" + b"\0" * 18))
     with pytest.raises(StoreError, match=r"checkpoint\.npz is damaged"):
-        cluster(as_labels(ensemble), Params(3, variant="released"), 0, Where(output=output))
+        find_consensus(as_labels(ensemble), Params(3, variant="released"), 0, Where(output=output))

@@ -1,7 +1,5 @@
 """Every form of features gives the same blocks; scaling is exact whatever the chunking; bad values are named."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import dask.array as da
 import numpy as np
 import pandas as pd
@@ -12,8 +10,9 @@ from sklearn.preprocessing import MinMaxScaler, RobustScaler, StandardScaler
 
 from cehm_dask.data import features
 from cehm_dask.data.features import FeatureWarning, as_features, fit_scaling, sample_rows
+from cehm_dask.engine.threads import Threads
 
-ONE, THREE = ThreadPoolExecutor(1), ThreadPoolExecutor(3)
+ONE, THREE = Threads(1), Threads(3)
 
 
 @pytest.fixture

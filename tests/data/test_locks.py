@@ -103,7 +103,7 @@ def test_lock__clocks_here_do_not_matter(output, monkeypatch, hours):
     wrong = SimpleNamespace(time=lambda: time.time() + 3600 * hours, sleep=time.sleep)
     monkeypatch.setattr(locks, "time", wrong)
     monkeypatch.setattr(locks, "datetime", None)
-    with pytest.raises(BusyError, match=r"last sign of life \d s ago"):
+    with pytest.raises(BusyError, match=r"last renewed \d s ago"):
         Lock(output).take()
     alive.release()
 

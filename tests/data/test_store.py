@@ -306,7 +306,7 @@ def test_open__half_written(codes, tmp_path):
 
 def test_open__another_version(ensemble):
     edit_facts(ensemble.url, version=99)
-    with pytest.raises(StoreError, match="version 99, this program reads version 1; make it anew"):
+    with pytest.raises(StoreError, match="version 99, this program reads version 1; create it again"):
         open_ensemble(ensemble.url)
 
 
@@ -334,7 +334,7 @@ def test_open__nothing_or_something_else(tmp_path, opened):
     with pytest.raises(StoreError, match=r"another kind of Zarr data|neither an ensemble nor a consensus"):
         opened(str(tmp_path / "group.zarr"))
     (tmp_path / "group.zarr" / "zarr.json").write_text("{")
-    with pytest.raises(StoreError, match=r"zarr.json is damaged .* make the store anew"):
+    with pytest.raises(StoreError, match=r"zarr.json is damaged .* create the store again"):
         opened(str(tmp_path / "group.zarr"))
 
 

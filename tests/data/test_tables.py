@@ -138,9 +138,9 @@ REFUSED = {
     "a quote left open": ('a,b\n1,"2\n3,4\n5,6\n', "line 2 holds a quote that is not closed"),
     "a quote inside a cell": (
         'a,b\n1,2\n3,5" disk\n',
-        "line 3 holds a quote that is not closed, or that stands inside",
+        "line 3 holds a quote that is not closed, or that is inside",
     ),
-    "a quote inside a name": ('a"\n1\n"2\n"3"\n', "line 1 holds a quote that is not closed, or that stands inside"),
+    "a quote inside a name": ('a"\n1\n"2\n"3"\n', "line 1 holds a quote that is not closed, or that is inside"),
     "text after a quote": ('a,b\n1,"x"y\n', "line 2 holds a quote"),
     "two quotes left open": ('a,b\n1,"2\n3,"4\n5,6\n', "holds a quote that is not closed"),
     "a blank line": ("a,b\n1,2\n\n3,4\n", "line 3 is blank: remove it"),

@@ -313,7 +313,7 @@ def test_run__stage_whose_file_changed_is_done_again(folder, name, change):
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert became() == {STAGE_OF[name]}
     log = Path("out/run.log").read_text()
-    assert f"{STAGE_OF[name]}: made anew, because {folder}/out/{name}" in log
+    assert f"{STAGE_OF[name]}: recomputed, because {folder}/out/{name}" in log
     assert name == "report.html" or path.read_bytes() == content
     assert became() == set()
 
@@ -335,7 +335,7 @@ def test_run__stage_whose_store_changed_is_done_again(folder, path, stage, chang
     flip(Path("out", path)) if change == "flipped" else Path("out", path).unlink()
     assert said("out", 2)
     assert stage in became()
-    assert f"{stage}: made anew, because " in Path("out/run.log").read_text()
+    assert f"{stage}: recomputed, because " in Path("out/run.log").read_text()
     np.testing.assert_array_equal(open_consensus("out/consensus.zarr").array("labels")[:], wanted)
     assert became() == set()
     said("out", 0)

@@ -11,11 +11,14 @@ from distributed.client import FutureCancelledError
 
 from cehm_dask.data.ingest import ingest
 from cehm_dask.data.labels import as_labels
-from cehm_dask.engine import budget
-from cehm_dask.engine import sweep as engine
-from cehm_dask.engine.sweep import RESIDENTS, Threads, _fold, _on_worker
+from cehm_dask.engine import budget, dask
+from cehm_dask.engine.cache import CACHES
+from cehm_dask.engine.dask import DaskWorkers, _on_worker
+from cehm_dask.engine.span import Span
+from cehm_dask.engine.task import fold
+from cehm_dask.engine.threads import Threads
 from cehm_dask.errors import ClusterError
-from cehm_dask.job import Where, cluster
+from cehm_dask.job import Where, find_consensus
 from cehm_dask.method import diffusion
 from cehm_dask.method.params import Params
 from cehm_dask.method.problem import Problem
@@ -40,7 +43,7 @@ class Stragglers(Threads):
         super().__init__(2)
         self.earlier, self.rng, self.met = [], random.Random(0), 0
 
-    def map(self, work, combine, runs, args, done):
+    def sweep(self, work, combine, runs, args, done):
         def with_stragglers(run, *args):
             others = [(work, run, args), *self.rng.sample(self.earlier, min(1, len(self.earlier)))]
             threads = [threading.Thread(target=_on_worker, args=(w, r, None, a)) for w, r, a in others]
@@ -53,7 +56,7 @@ class Stragglers(Threads):
                     thread.join()
 
         self.earlier += [(work, run, args) for run in runs]
-        return _fold(combine, (with_stragglers(run, *args) for run in runs))
+        return fold(combine, (with_stragglers(run, *args) for run in runs))
 
 
 @pytest.mark.parametrize("foretold", [False, True])
@@ -61,14 +64,14 @@ class Stragglers(Threads):
 def test_resident__attempts_that_overlap_change_nothing(hard_ensemble, monkeypatch, variant, foretold):
     P, params = hard_ensemble[:1500], Params(6, variant=variant, max_iter=10)
     wanted = solve(P, params)
-    stragglers, blocks = Stragglers(), engine.Run.blocks
+    stragglers, blocks = Stragglers(), Span.blocks
 
     def slow(self):
         for block in blocks(self):
             yield block
             time.sleep(0.0002)  # lets the other thread in
 
-    monkeypatch.setattr(engine.Run, "blocks", slow)
+    monkeypatch.setattr(Span, "blocks", slow)
     if foretold:
         monkeypatch.setattr(diffusion, "WIDEST_WINDOW", 1.0)
     found = solve(
@@ -80,12 +83,12 @@ def test_resident__attempts_that_overlap_change_nothing(hard_ensemble, monkeypat
 def test_resident__a_straggler_after_the_end_leaves_nothing_behind(hard_ensemble):
     order = first_order(hard_ensemble)
     with an_engine(hard_ensemble, 6) as own:
-        run = own.runs[0]
+        run = own.spans[0]
         wanted = advance(run, [order])[0]
     found = _on_worker(advance, run, None, ([order],))[0]
     np.testing.assert_array_equal(found.delta, wanted.delta)
-    assert run.token not in RESIDENTS._kept
-    assert run.token not in RESIDENTS._bytes
+    assert run.token not in CACHES._kept
+    assert run.token not in CACHES._bytes
 
 
 # --- losses in the middle of a sweep -----------------------------------------------------------------------------
@@ -120,11 +123,11 @@ def stored(hard_ensemble, tmp_path_factory):
 @pytest.fixture
 def many_runs(monkeypatch):
     """Several runs a thread, so that a sweep has a middle."""
-    monkeypatch.setattr(budget, "CLUSTER_RUN_WORK", 1)
+    monkeypatch.setattr(budget, "DASK_SPAN_WORK", 1)
 
 
 def assert_as_on_threads(found, stored, params):
-    wanted = cluster(as_labels(stored), params, 0, Where(threads=1))
+    wanted = find_consensus(as_labels(stored), params, 0, Where(threads=1))
     np.testing.assert_array_equal(found.labels, wanted.labels)
     np.testing.assert_array_equal(found.margin, wanted.margin)
     np.testing.assert_array_equal(found.confidence, wanted.confidence)
@@ -134,23 +137,23 @@ def assert_as_on_threads(found, stored, params):
 
 def slow_from_now(pause):
     """On a worker: of the tasks that begin from now on, those of one of its two threads rest after every block."""
-    if not hasattr(engine, "_blocks"):
-        engine._blocks = engine.Run.blocks
-    blocks = engine._blocks
+    if not hasattr(dask, "_blocks"):
+        dask._blocks = Span.blocks
+    blocks = dask._blocks
 
     def slow(self):
         for block in blocks(self):
             yield block
             time.sleep(pause * (self.index >= 2))  # runs 0 and 2 are one worker's, 1 and 3 the other's
 
-    engine.Run.blocks = slow
+    Span.blocks = slow
 
 
 @pytest.mark.chaos
 def test_sweep__handed_out_again_beside_its_stragglers(stored, monkeypatch):
     """Attempts are lost whose tasks go on for a second, while the second attempt and the next sweeps overtake them."""
-    monkeypatch.setattr(engine, "RETRY_SECONDS", 0.0)
-    hand_out, times = engine.Cluster._map, Counter()
+    monkeypatch.setattr(dask, "RETRY_SECONDS", 0.0)
+    hand_out, times = DaskWorkers._sweep, Counter()
 
     def lose_some(self, *args):
         times["attempts"] += 1
@@ -170,19 +173,19 @@ def test_sweep__handed_out_again_beside_its_stragglers(stored, monkeypatch):
         finally:
             self.client.run(slow_from_now, 0.0)
 
-    monkeypatch.setattr(engine.Cluster, "_map", lose_some)
+    monkeypatch.setattr(DaskWorkers, "_sweep", lose_some)
     params = Params(3, variant="released", max_iter=4)
     with worker_processes(threads=2) as (_, client):
-        found = cluster(as_labels(stored), params, 0, Where(client=client, block_rows=64))
+        found = find_consensus(as_labels(stored), params, 0, Where(client=client, block_rows=64))
     assert times["lost"] >= 4
     assert_as_on_threads(found, stored, params)
 
 
 def test_sweep__scheduler_lost_for_good(stored, many_runs):
-    words = r"the cluster was lost \(no answer from its scheduler .*\); the same command goes on from here"
+    words = r"the cluster was lost \(no answer from its scheduler .*\); the same command resumes from here"
     with worker_processes(1) as (_, client):
         close = threading.Thread(target=client.close)
         lost = Disturbed(close.start, {2})
         with pytest.raises(ClusterError, match=words):
-            cluster(as_labels(stored), PARAMS, 0, Where(client=client, block_rows=64), progress=lost)
+            find_consensus(as_labels(stored), PARAMS, 0, Where(client=client, block_rows=64), progress=lost)
     close.join()

@@ -1,7 +1,6 @@
 """Members: the same from one seed whatever the chunking, threads or interruption; labels as the models give them."""
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -16,12 +15,13 @@ from cehm_dask import ClusterEnsemble
 from cehm_dask.data.ensemble_store import open_ensemble
 from cehm_dask.data.ensemble_writer import EnsembleWriter
 from cehm_dask.data.features import as_features, fit_scaling
+from cehm_dask.engine.threads import Threads
 from cehm_dask.errors import BudgetError, ReplacedError, StoreError
 from cehm_dask.members import fit as members
 from cehm_dask.members.fit import Labeller, Linear, MemberPlan, fit_member, k_range, plan_members
 from cehm_dask.members.generate import generate, label_all, lloyd, make_labeller, plan_appended
 
-ONE, THREE = ThreadPoolExecutor(1), ThreadPoolExecutor(3)
+ONE, THREE = Threads(1), Threads(3)
 
 pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
 

@@ -29,7 +29,7 @@ OTHER_CPUS = {
 
 MEMBERS = """
     import sys, warnings
-    from concurrent.futures import ThreadPoolExecutor
+    from cehm_dask.engine.sweep import workers
     import numpy as np
     from cehm_dask.members.generate import label_all, make_labeller
     from cehm_dask.data.features import as_features
@@ -37,7 +37,7 @@ MEMBERS = """
 
     warnings.simplefilter("ignore")  # numpy: of features to disable that this CPU has not
     features, found = as_features(sys.argv[1]), []
-    with ThreadPoolExecutor(1) as pool:
+    with workers(1) as pool:
         for kind in ({}, {"subspace": 0.6}, {"projection": 4}, {"bootstrap": True}):
             for lloyd in (False, True):
                 plans = plan_members(4, 10, 40, 0, **kind)

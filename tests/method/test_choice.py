@@ -11,7 +11,7 @@ from cehm_dask import CEHM, ClusterEnsemble, job
 from cehm_dask.data.consensus_store import open_consensus
 from cehm_dask.data.labels import as_labels
 from cehm_dask.engine.sweep import Engine
-from cehm_dask.job import Where, budget_of, cluster
+from cehm_dask.job import Where, budget_of, find_consensus
 from cehm_dask.method import choice, survey
 from cehm_dask.method.choice import choose, containment, gaps, tiny_clusters
 from cehm_dask.method.consensus import ConsensusWarning
@@ -214,8 +214,8 @@ def test_scan__margin_and_stability_are_those_of_the_partitions(hard_ensemble, m
 
     monkeypatch.setattr(job, "budget_of", lambda *args: replace(budget(*args), keep_state=keep_state))
     params = Params(8, variant=variant, restarts=3)
-    cluster(labels, params, 0, Where(threads=1), ks=(8, 10), record=record)
-    found = cluster(labels, params, 0, Where(threads=2, block_rows=100), ks=(8, 10))
+    find_consensus(labels, params, 0, Where(threads=1), ks=(8, 10), record=record)
+    found = find_consensus(labels, params, 0, Where(threads=2, block_rows=100), ks=(8, 10))
     speaking = labels.n_samples - found.consensus.hyperedges.n_silent
     for solution, told in zip(found.consensus.solutions, found.scan, strict=True):
         parts = [found for k, found, _ in ends.values() if k == solution.n_clusters]
@@ -241,18 +241,18 @@ def test_scan__one_look_where_state_is_kept(hard_ensemble, monkeypatch, stored):
         return sweep(self, name, *args, reads=reads)
 
     monkeypatch.setattr(Engine, "sweep", noted)
-    cluster(as_labels(hard_ensemble), Params(4, variant="released", restarts=2), 0, Where(), ks=(4, 9))
+    find_consensus(as_labels(hard_ensemble), Params(4, variant="released", restarts=2), 0, Where(), ks=(4, 9))
     # With labels in memory, adjustion passes over samples, and one pass brings the margins of all problems up to date.
     assert [reads for name, reads in swept if name in ("survey", "result")] == [not stored, True]
     assert [name for name, _ in swept].count("intersections") == 1
     swept.clear()
-    cluster(as_labels(hard_ensemble), Params(4), 0, Where())
+    find_consensus(as_labels(hard_ensemble), Params(4), 0, Where())
     assert "survey" not in [name for name, _ in swept]
     assert [reads for name, reads in swept if name == "result"] == [True]  # confidences need the labels
 
 
 def test_scan__single_start(hard_ensemble):
-    found = cluster(as_labels(hard_ensemble), Params(4, variant="released"), 0, Where())
+    found = find_consensus(as_labels(hard_ensemble), Params(4, variant="released"), 0, Where())
     (record,) = found.scan
     assert record["stability"] is None
     spoken = found.labels >= 0

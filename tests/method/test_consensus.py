@@ -21,9 +21,11 @@ from cehm_dask.method.belonging import weights_of
 from cehm_dask.method.consensus import consensus
 from cehm_dask.method.intersections import hyperedges_of, intersections
 from cehm_dask.method.medoids import dissimilarity, medoids
+from cehm_dask.method.orders import Measure, Passing
 from cehm_dask.method.params import PAPER, VARIANTS, Params
 from cehm_dask.method.problem import Problem
 from cehm_dask.method.result import gather, join
+from cehm_dask.method.state import Stack, State
 from tests import reference
 
 # Random ensembles are full of one-cluster members and lost clusters; the warnings have tests of their own.
@@ -219,8 +221,8 @@ def test_rounds__pass_over_samples_that_are_sure(belonging, schedule, case, few,
 def test_rounds__look_at_few_samples(monkeypatch):
     looked_at, unsure = [], rounds._unsure
 
-    def counted(order, state, rows):
-        found = unsure(order, state, rows)
+    def counted(order, passing, state, rows):
+        found = unsure(order, passing, state, rows)
         looked_at.append(len(found) / (rows.stop - rows.start))
         return found
 
@@ -253,15 +255,16 @@ def test_look_again__margins_are_exact_up_to_the_sure_one_and_no_larger_beyond(c
     weights = rng.random((problem.hyperedges.n_hyperedges, case.k))
     with an_engine(case.P, case.k, block_rows=block_rows) as engine, pytest.MonkeyPatch.context() as patch:
         patch.setattr(rounds, "FEW", few)
-        run = engine.runs[0]
-        codes = engine.labels.source.read(run.first_row, run.last_row)
+        span = engine.spans[0]
+        codes = engine.labels.source.read(span.start, span.stop)
         for turn in range(6):
             drift = problem.drift(weights)
             problem.set_weights(weights)
             sure = 0.5 * rng.random()
-            rounds.advance(run, [problem.order(floor=0, drift=drift, sure=sure)])
-            state, wanted = run.resident.states[0], rounds.State(len(codes))
-            rounds.Stack([problem.weights]).belonging(codes, run.offsets, [wanted], slice(None))
+            passing = None if drift is None else Passing(drift, sure)
+            rounds.advance(span, [problem.order(Measure, floor=0, passing=passing)])
+            state, wanted = span.cache.states[0], State(len(codes))
+            Stack([problem.weights]).belonging(codes, span.offsets, [wanted], slice(None))
             np.testing.assert_array_equal(state.best, wanted.best)
             exact = state.margin == wanted.margin
             assert exact.all() or (turn > 0 and not state.exact)
@@ -334,11 +337,11 @@ def test_consensus__cut_foretold(belonging, schedule, case, sample_rows, sigmas,
     rng = np.random.default_rng(len(case.P))
 
     def lose_some(engine):
-        for run in engine.runs:
+        for span in engine.spans:
             if rng.random() < lost:
-                run.resident.states.clear()
+                span.cache.states.clear()
             if rng.random() < lost:
-                run.resident.sample.clear()
+                span.cache.sample.clear()
 
     with pytest.MonkeyPatch.context() as patch:
         # Windows from whole samples, from poor ones that the cut misses, and with workers lost between any two sweeps.
@@ -432,8 +435,8 @@ def test_consensus__block_size_and_threads_change_nothing(ensemble, variant, blo
 
 
 def lose_everything(engine):
-    for run in engine.runs:
-        run.resident.states.clear()
+    for span in engine.spans:
+        span.cache.states.clear()
 
 
 @every_knob

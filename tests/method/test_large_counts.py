@@ -9,7 +9,7 @@ import pytest
 from cehm_dask.data.shape import Shape
 from cehm_dask.engine.budget import make_budget
 from cehm_dask.method import intersections, kernels
-from cehm_dask.method.belonging import KINDS, loss_of, weights_of
+from cehm_dask.method.belonging import BELONGINGS, loss_of
 from cehm_dask.method.consensus import _best
 from cehm_dask.method.intersections import Hyperedges
 from cehm_dask.method.params import Params
@@ -93,23 +93,23 @@ def test_budget__no_block_is_more_than_a_table_of_int32_can_count():
 @pytest.mark.parametrize("n", [10**4, 10**8, 10**9, 4 * 10**9])
 def test_loss__fraction_has_all_its_digits(kind, n):
     hyperedges, counts = made_up(n)
-    found = loss_of(kind, weights_of(kind, counts, hyperedges), counts, hyperedges)
+    found = loss_of(kind, counts, hyperedges)
     assert found.fraction == pytest.approx(float(exact_fraction(kind, counts, hyperedges)), rel=1e-14)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BELONGINGS)
 def test_loss__single_samples_show_at_any_size(kind):
     n, fractions = 10**9, []
     for apart in (0, 1, 2):
         hyperedges, counts = made_up(n, apart=apart)
-        fractions.append(loss_of(kind, weights_of(kind, counts, hyperedges), counts, hyperedges).fraction)
+        fractions.append(loss_of(kind, counts, hyperedges).fraction)
     assert all(one < other for one, other in pairwise(fractions))  # fewer samples apart, smaller loss
 
 
 def test_loss__of_counts_is_exact_beyond_float64():
     n = 3 * 10**9
     hyperedges, counts = made_up(n)
-    found = loss_of("count", weights_of("count", counts, hyperedges), counts, hyperedges).value
+    found = loss_of("count", counts, hyperedges).value
     wanted = exact_fraction("count", counts, hyperedges) * n * n
     assert abs(Fraction(found) - wanted) <= Fraction(np.spacing(found)) / 2
 
@@ -122,7 +122,7 @@ def test_choose__by_loss_tells_starts_apart_whose_losses_are_one_float(apart):
         hyperedges, counts = made_up(10**9, apart=more)
         problem = Problem(number, params, hyperedges, np.arange(4))
         problem.counts = counts
-        loss = loss_of("share", weights_of("share", counts, hyperedges), counts, hyperedges)
+        loss = loss_of("share", counts, hyperedges)
         problem.losses, problem.loss_fractions = [loss.value], [loss.fraction]
         problems.append(problem)
     assert len({problem.losses[-1] for problem in problems}) == 1  # or fractions are not needed

@@ -17,7 +17,7 @@ from cehm_dask.data.consensus_store import open_consensus
 from cehm_dask.data.ingest import ingest
 from cehm_dask.data.labels import as_labels
 from cehm_dask.data.synth import Synth
-from cehm_dask.job import Where, cluster
+from cehm_dask.job import Where, find_consensus
 from cehm_dask.method import portfolio
 from cehm_dask.method.agreement import contingency, nmi
 from cehm_dask.method.params import Params
@@ -113,7 +113,7 @@ def test_clusters__as_many_as_asked_for_with_missing_labels(case):
 def test_clusters__samples_that_no_member_tells_apart(P, block_rows):
     labels = as_labels(np.array(P))
     k = min(len(P), labels.count_hyperedges())
-    found = cluster(labels, Params(k), 0, Where(block_rows=block_rows, threads=1))
+    found = find_consensus(labels, Params(k), 0, Where(block_rows=block_rows, threads=1))
     assert sorted(found.sizes.tolist()) == sorted(np.bincount(found.labels, minlength=k).tolist())
     assert (found.sizes > 0).all()
     counts = found.consensus.chosen.problem.counts
@@ -183,18 +183,18 @@ def competing(request, monkeypatch):
 
 @pytest.mark.parametrize("k", [1, 8, 20])
 def test_same_answer__whatever_the_blocks(k, competing, tmp_path):
-    wanted = cluster(as_labels(noisy()), Params(k), 0, Where(threads=1))
+    wanted = find_consensus(as_labels(noisy()), Params(k), 0, Where(threads=1))
     assert wanted.consensus.chosen.problem.competition["rows"] == (1498 if competing is None else 199)  # a silent row
     assert set(wanted.labels.tolist()) == {-1, *range(k)}
     for block_rows, threads in ((1500, 2), (64, 1), (333, 3)):
         where = Where(block_rows=block_rows, threads=threads)
-        assert_same(cluster(as_labels(noisy()), Params(k), 0, where), wanted)
+        assert_same(find_consensus(as_labels(noisy()), Params(k), 0, where), wanted)
     ingest(noisy(), str(tmp_path / "e.zarr"), chunk_rows=128)
     stored = as_labels(tmp_path / "e.zarr")
     for block_rows, threads in ((None, 1), (64, 2)):
-        assert_same(cluster(stored, Params(k), 0, Where(block_rows=block_rows, threads=threads)), wanted)
+        assert_same(find_consensus(stored, Params(k), 0, Where(block_rows=block_rows, threads=threads)), wanted)
     output = Where(output=str(tmp_path / "c.zarr"), threads=2)
-    assert_same(cluster(stored, Params(k), 0, output), wanted)
+    assert_same(find_consensus(stored, Params(k), 0, output), wanted)
     facts = open_consensus(str(tmp_path / "c.zarr")).facts
     assert facts["candidate_reason"] == wanted.consensus.chosen.reason
     assert facts["candidates"] == wanted.consensus.chosen.candidates
@@ -203,9 +203,9 @@ def test_same_answer__whatever_the_blocks(k, competing, tmp_path):
 @settings(max_examples=25)
 @given(case=cases(missing=(0.0, 0.3)), block_rows=st.integers(1, 90), threads=st.integers(1, 3))
 def test_same_answer__any_ensemble(case, block_rows, threads):
-    wanted = cluster(as_labels(case.P), Params(case.k), 0, Where(threads=1))
+    wanted = find_consensus(as_labels(case.P), Params(case.k), 0, Where(threads=1))
     where = Where(block_rows=block_rows, threads=threads)
-    assert_same(cluster(as_labels(case.P), Params(case.k), 0, where), wanted)
+    assert_same(find_consensus(as_labels(case.P), Params(case.k), 0, where), wanted)
 
 
 @settings(max_examples=60)
@@ -213,8 +213,10 @@ def test_same_answer__any_ensemble(case, block_rows, threads):
 def test_sample__any_ensemble_gets_its_clusters(case, rows, block_rows):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(portfolio, "COMPETING_ROWS", rows)
-        wanted = cluster(as_labels(case.P), Params(case.k), 0, Where(threads=1))
-        assert_same(cluster(as_labels(case.P), Params(case.k), 0, Where(threads=2, block_rows=block_rows)), wanted)
+        wanted = find_consensus(as_labels(case.P), Params(case.k), 0, Where(threads=1))
+        assert_same(
+            find_consensus(as_labels(case.P), Params(case.k), 0, Where(threads=2, block_rows=block_rows)), wanted
+        )
     assert set(wanted.labels.tolist()) - {-1} == set(range(case.k))
 
 
@@ -223,13 +225,13 @@ def test_sample__without_any_label(monkeypatch, tmp_path):
     P = np.full((400, 3), -1)
     P[[7, 9, 100, 101]] = [[0, 0, 0], [1, 1, 1], [0, 0, 1], [1, 1, 1]]
     assert not np.isin([7, 9, 100, 101], portfolio.competing_rows(as_labels(P), 0)).any()
-    wanted = cluster(as_labels(P), Params(3, restarts=3), 0, Where(threads=1))
+    wanted = find_consensus(as_labels(P), Params(3, restarts=3), 0, Where(threads=1))
     assert wanted.sizes.tolist() in ([1, 2, 1], [1, 1, 2], [2, 1, 1])
     assert wanted.consensus.chosen.candidates == []
     output = Where(threads=1, output=str(tmp_path / "c.zarr"))
     with pytest.raises(StopError):
-        cluster(as_labels(P), Params(3, restarts=3), 0, output, progress=stop_after(2))
-    assert_same(cluster(as_labels(P), Params(3, restarts=3), 0, output), wanted)
+        find_consensus(as_labels(P), Params(3, restarts=3), 0, output, progress=stop_after(2))
+    assert_same(find_consensus(as_labels(P), Params(3, restarts=3), 0, output), wanted)
 
 
 def test_sample__seed_and_size_decide_it(monkeypatch):
@@ -378,7 +380,7 @@ def test_resumed__as_if_never_interrupted(name, tmp_path, monkeypatch):
     monkeypatch.setattr(portfolio, "COMPETING_ROWS", rows)
     labels, params = as_labels(make()), Params(k)
     seen = []  # splits that the weights have, and clusters found, after each round
-    wanted = cluster(
+    wanted = find_consensus(
         labels,
         params,
         0,
@@ -394,9 +396,11 @@ def test_resumed__as_if_never_interrupted(name, tmp_path, monkeypatch):
     for number in range(1, n_rounds + 1):
         where = Where(threads=1, output=str(tmp_path / f"{number}.zarr"))
         with pytest.raises(StopError):
-            cluster(labels, params, 0, where, progress=stop_after(number))
+            find_consensus(labels, params, 0, where, progress=stop_after(number))
         went_on = []
-        found = cluster(labels, params, 0, where, progress=lambda event, went_on=went_on: went_on.append(event.round))
+        found = find_consensus(
+            labels, params, 0, where, progress=lambda event, went_on=went_on: went_on.append(event.round)
+        )
         assert_same(found, wanted)
         assert went_on == list(range(number + 1, n_rounds + 1))
 
@@ -405,12 +409,12 @@ def test_resumed__interrupted_every_round(tmp_path, monkeypatch):
     make, k, rows = RESUMED["splits that adjustion undoes"]
     monkeypatch.setattr(portfolio, "COMPETING_ROWS", rows)
     labels = as_labels(make())
-    wanted = cluster(labels, Params(k), 0, Where(threads=1))
+    wanted = find_consensus(labels, Params(k), 0, Where(threads=1))
     where = Where(threads=1, output=str(tmp_path / "c.zarr"))
     for number in range(1, wanted.consensus.chosen.problem.round + 1):
         with pytest.raises(StopError):
-            cluster(labels, Params(k), 0, replace(where, threads=1 + number % 2), progress=stop_after(number))
-    assert_same(cluster(labels, Params(k), 0, where), wanted)
+            find_consensus(labels, Params(k), 0, replace(where, threads=1 + number % 2), progress=stop_after(number))
+    assert_same(find_consensus(labels, Params(k), 0, where), wanted)
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.7])

@@ -204,7 +204,7 @@ def test_again__settings_of_the_consensus_leave_the_ensemble_alone(folder):
     assert stages["consensus"] == stages["export"] == stages["report"] == "done"
     assert {path: time for path, time in stamps("out").items() if "ensemble.zarr" in path.parts} == before
     assert open_consensus("out/consensus.zarr").facts["identity"]["restarts"] == 1
-    assert "consensus: settings or data have changed, so it is made anew" in Path("out/run.log").read_text()
+    assert "consensus: settings or data have changed, so it is recomputed" in Path("out/run.log").read_text()
 
 
 @pytest.mark.parametrize("change", ["ensemble.seed=1", "scale=standard", "ensemble.members=9", "ensemble.k_max=11"])
@@ -605,11 +605,11 @@ def test_process__terminated_is_4_and_goes_on_to_the_same_labels(folder):  # Ctr
                 break
         _, err = process.communicate(timeout=120)
     assert process.returncode == 4
-    assert err.splitlines()[-1] == "interrupted; the same command goes on from here"
+    assert err.splitlines()[-1] == "interrupted; the same command resumes from here"
     assert json.loads(Path("large/run.json").read_text())["stages"]["consensus"]["state"] == "interrupted"
     _, err = cehm("run", "large.yaml")
     assert "round 1," not in err
-    assert "consensus: goes on where it stopped (interrupted)" in Path("large/run.log").read_text()
+    assert "consensus: resumes where it stopped (interrupted)" in Path("large/run.log").read_text()
     whole = CEHM(10, restarts=2, random_state=0).fit("e.zarr", output="whole.zarr")
     np.testing.assert_array_equal(labels_in("large"), whole.labels_[:])
 

@@ -82,7 +82,7 @@ def same_labels(folder, wanted):
     found = open_consensus(str(folder / "runs" / DAY / "consensus.zarr")).array("labels")[:]
     np.testing.assert_array_equal(found, open_consensus(str(wanted / "run/consensus.zarr")).array("labels")[:])
     assert (folder / "killed").exists()
-    assert "consensus: goes on where it stopped (running)" in (folder / "runs" / DAY / "run.log").read_text()
+    assert "consensus: resumes where it stopped (running)" in (folder / "runs" / DAY / "run.log").read_text()
 
 
 @pytest.mark.airflow
@@ -109,7 +109,7 @@ def test_airflow__a_killed_task_resumes_to_the_same_labels_and_a_day_done_is_a_n
     said = done.stdout + done.stderr
     assert done.returncode == 0, said[-5000:]
     assert "state=success" in said or "successful" in said
-    assert re.search(r"exit code 137; the next try goes on from here", said)
+    assert re.search(r"exit code 137; the next try resumes from here", said)
     same_labels(folder, wanted)
     record = re.findall(r"Returned value was: (\{'run'.*?\}\})", said)[-1]
     for name in ("agreement", "report", "sweeps"):

@@ -131,7 +131,7 @@ def test_load__of_a_store_without_its_members_labels(model, tmp_path):
 
     shutil.copytree(model[1], tmp_path / "c.zarr")
     edit_facts(tmp_path / "c.zarr", drop=["label_values"])
-    with pytest.raises(StoreError, match="make it anew"):
+    with pytest.raises(StoreError, match="create it again"):
         CEHM.load(tmp_path / "c.zarr")
 
 

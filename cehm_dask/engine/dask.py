@@ -1,0 +1,232 @@
+"""Work on the workers of a Dask client."""
+
+import logging
+import pickle
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from cehm_dask.data.labels import Codes, SliceSource
+from cehm_dask.engine.cache import CACHES
+from cehm_dask.engine.span import Span
+from cehm_dask.engine.task import FAN_IN, Combine, Done, T, do
+from cehm_dask.errors import CehmError, ClusterError
+
+log = logging.getLogger(__name__)
+
+_NO_ROWS = np.empty((0, 0), np.uint8)
+
+SMALL_ARGUMENTS = 4 << 20
+"""Bytes of arguments that may travel inside the tasks of a sweep, through the scheduler; more come from a worker."""
+
+TRIES = 3
+"""Times a sweep is submitted before the cluster is given up for lost."""
+
+RETRY_SECONDS = 1.0
+"""Before a sweep is submitted a second time; before the third, twice that."""
+
+CHECK_SECONDS = 5.0
+"""Between checks whether a sweep has lost all the workers that it was submitted to."""
+
+WAIT_FOR_WORKERS = 60
+"""Seconds that a sweep waits for a first worker."""
+
+
+class DaskWorkers:
+    """The workers of a ``distributed.Client``."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self._address = client.scheduler.address
+        self._homes: dict[int, str] = {}
+        self._slices: dict[int, Any] = {}
+        self._held: list[Any] = []
+
+    def sweep(
+        self, work: Callable[..., T], combine: Combine[T], spans: Sequence[Span], args: tuple[Any, ...], done: Done
+    ) -> T:
+        from distributed.client import FutureCancelledError
+        from distributed.comm.core import CommClosedError
+        from distributed.scheduler import KilledWorker
+
+        lost = (FutureCancelledError, CommClosedError, KilledWorker, TimeoutError)
+        attempt = 1
+        while True:
+            try:
+                return self._sweep(work, combine, spans, args, done)
+            except CehmError:
+                raise
+            except Exception as error:
+                if self._is_gone:
+                    raise self._gone() from error
+                if attempt == TRIES or not isinstance(error, lost):
+                    raise
+                log.warning("the cluster lost a sweep (%s); submitting it again", error)
+                self._slices.clear()
+                self._held = []
+                time.sleep(attempt * RETRY_SECONDS)
+                attempt += 1
+
+    @property
+    def _is_gone(self) -> bool:
+        """Whether the client has given up on the scheduler: it does so after trying for half a minute."""
+        return self.client.status in ("closing", "closed")
+
+    def _gone(self) -> ClusterError:
+        return ClusterError(
+            f"the cluster was lost (no answer from its scheduler {self._address}); the same command resumes from here"
+        )
+
+    def _sweep(
+        self, work: Callable[..., T], combine: Combine[T], spans: Sequence[Span], args: tuple[Any, ...], done: Done
+    ) -> T:
+        import dask
+
+        client, sweep = self.client, uuid.uuid4().hex[:12]
+        workers = self._addresses()
+        if not workers:
+            client.wait_for_workers(1, timeout=WAIT_FOR_WORKERS)
+            workers = self._addresses()
+        self._homes = share_out(self._homes, [span.index for span in spans], workers)
+        shared = self._shared(args, len(spans), f"cehm-orders-{sweep}")
+        homes = {f"cehm-span-{sweep}-{span.index}": [self._homes[span.index]] for span in spans}
+        parts = [(work, self._portable(span), self._slice(span), shared) for span in spans]
+        # In one message, for the client holds every further one back for 10 ms; for the same reason, the results of
+        # the sweep before are released after it.
+        with dask.annotate(workers=homes.__getitem__, allow_other_workers=True, retries=2):
+            layer = client.map(_on_worker, *zip(*parts, strict=True), key=list(homes), pure=False)
+        self._held = layer
+        for future, span in zip(layer, spans, strict=True):
+            future.add_done_callback(lambda _future, rows=span.n_rows: done(rows))
+        while len(layer) > FAN_IN:
+            depth = len(layer)
+            layer = [
+                client.submit(combine, layer[i : i + FAN_IN], key=f"cehm-sum-{sweep}-{depth}-{i}", pure=False)
+                for i in range(0, depth, FAN_IN)
+            ]
+        # The last few are added here: one more task would take ten milliseconds, a twentieth of a sweep over 10⁷ rows.
+        with self._watched([*self._held, *layer]):
+            return combine(client.gather(layer))
+
+    @contextmanager
+    def _watched(self, futures: Sequence[Any]) -> Iterator[None]:
+        """Cancel a sweep, so that it is submitted again, when all its workers have been replaced by others.
+
+        A task that is left without any worker, while it names one that it prefers, is never run by the scheduler,
+        whoever joins later.
+        """
+        ended, homes = threading.Event(), set(self._homes.values())
+
+        def check() -> None:
+            while not ended.wait(CHECK_SECONDS):
+                with suppress(Exception):  # a cluster that does not answer is noticed by the gathering thread
+                    workers = self._addresses()
+                    if workers and homes.isdisjoint(workers) and not ended.is_set():
+                        self.client.cancel(futures, force=True)
+                        return
+
+        threading.Thread(target=check, daemon=True).start()
+        try:
+            yield
+        finally:
+            ended.set()
+
+    def each(self, work: Callable[..., T], items: Iterable[Any], *shared: Any) -> Iterator[T]:
+        items = list(items)
+        number = uuid.uuid4().hex[:12]
+        sent = self._shared(shared, len(items), f"cehm-shared-{number}")
+        keys = [f"cehm-{work.__name__.strip('_')}-{number}-{i}" for i in range(len(items))]
+        futures = deque(self.client.map(_on_item, items, work=work, shared=sent, key=keys, pure=False, retries=2))
+        while futures:  # let go of each once its result is here
+            yield futures.popleft().result()
+
+    def _shared(self, args: tuple[Any, ...], tasks: int, key: str) -> Any:
+        """Arguments of many tasks; large ones as the result of a task, so that each worker fetches them once.
+
+        A scattered copy could not be made again if its worker died.
+        """
+        if tasks * _bytes_to_send(args) <= SMALL_ARGUMENTS:
+            return args
+        return self.client.submit(_hand_over, args, key=key, pure=False)
+
+    def _addresses(self) -> list[str]:
+        """Of the workers; a client without a scheduler knows of none."""
+        if self._is_gone:
+            raise self._gone()
+        return sorted(self.client.scheduler_info(n_workers=-1).get("workers", {}))
+
+    def _portable(self, span: Span) -> Span:
+        """The span without rows held in this process; they are sent apart, and once."""
+        return (
+            span
+            if span.labels.source.portable
+            else replace(span, labels=replace(span.labels, source=SliceSource(_NO_ROWS, 0)))
+        )
+
+    def _slice(self, span: Span) -> Any:
+        if span.labels.source.portable:
+            return None
+        if span.index not in self._slices:
+            rows = np.ascontiguousarray(span.labels.read(span.start, span.stop))
+            self._slices[span.index] = self.client.scatter(rows, workers=[self._homes[span.index]], hash=False)
+        return self._slices[span.index]
+
+    def close(self, token: str | None = None) -> None:
+        self._slices.clear()
+        self._held = []
+        if token is not None and self.client.status == "running":  # else the cluster is lost, and what its workers kept
+            self.client.run(_drop, token, on_error="ignore")
+
+
+def _drop(token: str) -> None:
+    CACHES.drop(token)
+
+
+def _bytes_to_send(args: tuple[Any, ...]) -> int:
+    """Bytes of the arrays among the arguments, without copying them."""
+    buffers: list[pickle.PickleBuffer] = []
+    pickle.dumps(args, protocol=5, buffer_callback=buffers.append)
+    return sum(buffer.raw().nbytes for buffer in buffers)
+
+
+def _hand_over(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return args
+
+
+def _on_worker(work: Callable[..., T], span: Span, rows: Codes | None, args: tuple[Any, ...]) -> T:
+    if rows is not None:
+        span = replace(span, labels=replace(span.labels, source=SliceSource(rows, span.start)))
+    return do(work, span, args)
+
+
+def _on_item(item: Any, *, work: Callable[..., T], shared: tuple[Any, ...]) -> T:
+    return work(item, *shared)
+
+
+def share_out(homes: dict[int, str], spans: Sequence[int], workers: Sequence[str]) -> dict[int, str]:
+    """Give every span a home among the workers, evenly, moving as few as possible from the homes they have.
+
+    >>> share_out({0: "a", 1: "a", 2: "b", 3: "b"}, [0, 1, 2, 3], ["a", "c"])
+    {0: 'a', 1: 'a', 2: 'c', 3: 'c'}
+    """
+    most = -(-len(spans) // len(workers))
+    load = dict.fromkeys(workers, 0)
+    settled: dict[int, str] = {}
+    for span in spans:
+        home = homes.get(span)
+        if home in load and load[home] < most:
+            settled[span] = home
+            load[home] += 1
+    for span in spans:
+        if span not in settled:
+            home = min(load, key=lambda worker: (load[worker], worker))
+            settled[span] = home
+            load[home] += 1
+    return {span: settled[span] for span in spans}

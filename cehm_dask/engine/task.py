@@ -1,0 +1,48 @@
+"""What every kind of worker shares: doing one task, and adding up what tasks return."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Protocol, TypeVar
+
+from cehm_dask.engine.span import Span
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+Combine = Callable[[Sequence[T]], T]
+Done = Callable[[int], None]
+"""Called with the number of rows of a span when it is done."""
+
+FAN_IN = 8
+"""Tables that are added up at a time."""
+
+
+class Workers(Protocol):
+    """Who does the work: threads of this process, or the workers of a Dask client."""
+
+    def sweep(
+        self, work: Callable[..., T], combine: Combine[T], spans: Sequence[Span], args: tuple[Any, ...], done: Done
+    ) -> T:
+        """``work(span, *args)`` for every span, combined."""
+        ...
+
+    def each(self, work: Callable[..., T], items: Iterable[Any], *shared: Any) -> Iterator[T]:
+        """``work(item, *shared)`` for every item, in their order; items are small, what is shared is sent once."""
+        ...
+
+    def close(self, token: str | None = None) -> None:
+        """End, and forget what is cached for an engine."""
+        ...
+
+
+def do(work: Callable[..., T], span: Span, args: tuple[Any, ...]) -> T:
+    """Do the work with nobody else at the same rows."""
+    with span.cache.lock:
+        return work(span, *args)
+
+
+def fold(combine: Combine[T], results: Iterator[T]) -> T:
+    """Combine results a few at a time, so that their tables are not all in memory at once."""
+    total = [next(results)]
+    while group := list(islice(results, FAN_IN - 1)):
+        total = [combine([*total, *group])]
+    return total[0]

@@ -1,0 +1,48 @@
+"""Work on threads of this process."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from cehm_dask.engine.cache import CACHES
+from cehm_dask.engine.span import Span
+from cehm_dask.engine.task import Combine, Done, T, do, fold
+
+
+class Threads:
+    """Threads of this process; with one, the caller's own."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._pool = ThreadPoolExecutor(count) if count > 1 else None
+
+    def sweep(
+        self, work: Callable[..., T], combine: Combine[T], spans: Sequence[Span], args: tuple[Any, ...], done: Done
+    ) -> T:
+        def do_span(span: Span) -> T:
+            result = do(work, span, args)
+            done(span.n_rows)
+            return result
+
+        if self._pool is None or len(spans) == 1:
+            return fold(combine, map(do_span, spans))
+        futures = deque(self._pool.submit(do_span, span) for span in spans)
+        try:
+            return fold(combine, (futures.popleft().result() for _ in spans))
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise
+
+    def each(self, work: Callable[..., T], items: Iterable[Any], *shared: Any) -> Iterator[T]:
+        def do_item(item: Any) -> T:
+            return work(item, *shared)
+
+        return map(do_item, items) if self._pool is None else self._pool.map(do_item, items)
+
+    def close(self, token: str | None = None) -> None:
+        if token is not None:
+            CACHES.drop(token)
+        if self._pool is not None:
+            self._pool.shutdown()

@@ -1,0 +1,146 @@
+"""A Dask cluster of forked processes, one of which is lost in the middle of its work."""
+
+import asyncio
+import os
+import signal
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.chaos.command import FORKS, is_stopped
+
+WAIT_SECONDS = 3
+"""How long the command tries to reach a scheduler."""
+
+READY_SECONDS = 60
+
+
+class Cluster:
+    """A scheduler and workers on loopback; what is started is ended by its own id."""
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True)
+        self.workers = []
+        note = self.folder / "address"
+        self.scheduler = self._start(_schedule, str(note))
+        deadline = time.monotonic() + READY_SECONDS
+        while not note.exists():
+            assert time.monotonic() < deadline, "the scheduler did not start"
+            time.sleep(0.02)
+        self.address = note.read_text()
+        (self.folder / "cluster.yaml").write_text(
+            f"kind: address\naddress: {self.address}\nworkers: 1\nwait_seconds: {WAIT_SECONDS}\n"
+        )
+
+    @property
+    def spec(self):
+        """The cluster file that names it."""
+        return self.folder / "cluster.yaml"
+
+    def add_worker(self, threads=1, *, at=None, number=signal.SIGKILL, victim=None):
+        """Start a worker, which may lose itself, or its scheduler, at the so-many-th of its blocks and tasks."""
+        pid = self.scheduler.pid if victim == "scheduler" else None
+        worker = self._start(_work, self.address, threads, at, int(number), pid)
+        self.workers.append(worker)
+        return worker
+
+    def _start(self, target, *args):
+        process = FORKS.Process(target=target, args=args)
+        process.start()
+        return process
+
+    def close(self):
+        for process in (*self.workers, self.scheduler):
+            process.kill()
+            process.join()
+            process.close()
+
+
+@contextmanager
+def a_cluster(folder):
+    cluster = Cluster(folder)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def is_lost(process):
+    """Whether a process was killed, or stands still."""
+    return process.exitcode is not None or is_stopped(process.pid)
+
+
+def many_runs():
+    """In the command: several runs of rows a thread, so that a sweep has a middle."""
+    from cehm_dask.engine import budget
+
+    budget.DASK_SPAN_WORK = 1
+
+
+# --- in the processes --------------------------------------------------------------------------------------------
+
+
+def _schedule(note):
+    from distributed import Scheduler
+
+    async def serve():
+        async with Scheduler(host="127.0.0.1", port=0, dashboard=False) as scheduler:
+            Path(f"{note}.half").write_text(scheduler.address)
+            os.rename(f"{note}.half", note)
+            await scheduler.finished()
+
+    _quietly(serve)
+
+
+def _work(address, threads, at, number, victim):
+    from distributed import Worker, WorkerPlugin
+
+    from cehm_dask.engine.span import Span
+
+    tick = _Ticks(at, number, victim or os.getpid())
+    blocks = Span.blocks
+
+    def counted(run):
+        for block in blocks(run):
+            tick()
+            yield block
+
+    class Tasks(WorkerPlugin):
+        def transition(self, key, start, finish, **_):
+            if finish == "executing":
+                tick()
+
+    async def serve():
+        with tempfile.TemporaryDirectory() as folder:
+            options = {"nthreads": threads, "memory_limit": "2GiB", "local_directory": folder, "dashboard": False}
+            async with Worker(address, host="127.0.0.1", plugins=[Tasks()], **options) as worker:
+                await worker.finished()
+
+    Span.blocks = counted
+    _quietly(serve)
+
+
+class _Ticks:
+    """Counts what a worker does, and sends the victim its signal when it has done so much."""
+
+    def __init__(self, at, number, victim):
+        self.at, self.number, self.victim, self.count = at, number, victim, 0
+        self.alone = threading.Lock()
+
+    def __call__(self):
+        with self.alone:
+            self.count += 1
+            if self.count == self.at:
+                os.kill(self.victim, self.number)
+
+
+def _quietly(serve):
+    """Serve until it ends; what is said on the way is of no interest."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for number in (1, 2):
+        os.dup2(nowhere, number)
+    os.setpgid(0, 0)
+    asyncio.run(serve())
