@@ -94,6 +94,14 @@ def feature_terms(n_samples: int, n_features: int, machine: Machine) -> dict[str
     return terms | {"blocks of features": thread * max(1, min(machine.threads, room // max(1, thread)))}
 
 
+def require_picture(features: Features, machine: Machine) -> int:
+    """Threads that can go through features side by side, or a refusal."""
+    terms = feature_terms(features.n_samples, features.n_features, machine)
+    require_memory("the picture of the features", terms, machine.allowed, ", or give coordinates instead")
+    one = feature_terms(features.n_samples, features.n_features, replace(machine, threads=1))
+    return terms["blocks of features"] // one["blocks of features"]
+
+
 def _part_rows(n_features: int) -> int:
     """Rows whose products are summed in one go; by the features alone, because sums of floats depend on it."""
     return max(1, min(FEATURE_ROWS, PART_VALUES // n_features))
@@ -162,10 +170,7 @@ def _moments(block: tuple[int, int], features: Features, rows: NDArray[np.int64]
 def _feature_plane(features: Features, rows: NDArray[np.int64], memory: str | int | None) -> Plane:
     """Main axes of all rows, the sampled rows along them; the features are read once, block by block."""
     machine = this_machine(memory)
-    terms = feature_terms(features.n_samples, features.n_features, machine)
-    require_memory("the picture of the features", terms, machine.allowed, ", or give coordinates instead")
-    one = feature_terms(features.n_samples, features.n_features, replace(machine, threads=1))["blocks of features"]
-    threads = terms["blocks of features"] // one
+    threads = require_picture(features, machine)
     centre = _first_values(features)
     blocks, found = features.blocks(), None
     with workers(threads) as pool:

@@ -270,7 +270,7 @@ def test_again__old_result_of_other_settings_is_never_taken_for_the_new(folder, 
         raise PowerCut
 
     with monkeypatch.context() as patch:
-        patch.setattr(CEHM, "fit", fit)
+        patch.setattr("cehm_dask.pipeline.run.find_consensus", fit)
         patch.setattr(Directory, "write", Directory.write)  # put back afterwards
         with pytest.raises(PowerCut):
             again("consensus.k=4")
