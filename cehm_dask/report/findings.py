@@ -104,7 +104,8 @@ def look(store: StoredConsensus, rows: NDArray[np.int64]) -> Seen:
     step = max(chunk, SWEEP_ROWS // chunk * chunk)
     found_labels, found_margin = np.empty(len(rows), np.int64), np.empty(len(rows))
     doubt = np.empty(0, [("margin", np.float32), ("row", np.int64), ("label", np.int64)])
-    total, histogram = np.zeros(k), np.zeros((k, BINS), np.int64)
+    total, stored = np.zeros(k), optional(store, "margin_histogram") if unit == 1.0 else None
+    histogram = np.zeros((k, BINS), np.int64) if stored is None else stored.astype(np.int64)
     for start in range(0, n, step):
         own_labels = np.asarray(labels[start : start + step])
         own_margin = np.asarray(margin[start : start + step]) / np.float32(unit)
@@ -116,8 +117,9 @@ def look(store: StoredConsensus, rows: NDArray[np.int64]) -> Seen:
         if len(own) and own.max() >= k:
             raise StoreError(f"store {store.url}: labels hold {own.max()}, of {k} clusters: edited or damaged")
         total += np.bincount(own, weights=own_margin[spoken], minlength=k)
-        bins = np.clip((own_margin[spoken] * BINS).astype(np.int64), 0, BINS - 1)
-        histogram += np.bincount(own * BINS + bins, minlength=k * BINS).reshape(k, BINS)
+        if stored is None:  # margins in other units than shares, or a store of an earlier version
+            bins = np.clip((own_margin[spoken] * BINS).astype(np.int64), 0, BINS - 1)
+            histogram += np.bincount(own * BINS + bins, minlength=k * BINS).reshape(k, BINS)
         if len(spoken) > LEAST_CERTAIN:
             limit = np.partition(own_margin[spoken], LEAST_CERTAIN)[LEAST_CERTAIN]
             under = spoken[own_margin[spoken] < limit]
