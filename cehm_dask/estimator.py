@@ -197,7 +197,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError("n_clusters=[]: give at least one number of clusters")
         params = self._params(ks[0])
         labels = as_labels(X, memory=memory)
-        seed = int(check_random_state(self.random_state).randint(2**31))
+        seed = seed_of(self.random_state)
         where = Where(
             memory=memory,
             client=client,
@@ -337,6 +337,11 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         known = np.ones(labels.n_slots, bool)
         known[labels.offsets.astype(np.intp)] = False
         return known
+
+
+def seed_of(random_state: Any) -> int:
+    """The number that a run draws from, for a seed in any form that scikit-learn takes."""
+    return int(check_random_state(random_state).randint(2**31))
 
 
 def _recorded(
