@@ -96,9 +96,8 @@ def _schedule(note):
 
 
 def _work(address, threads, at, number, victim):
-    from distributed import Worker, WorkerPlugin
-
     from cehm_dask.engine.span import Span
+    from distributed import Worker, WorkerPlugin
 
     tick = _Ticks(at, number, victim or os.getpid())
     blocks = Span.blocks
