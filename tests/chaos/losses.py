@@ -96,8 +96,9 @@ def _schedule(note):
 
 
 def _work(address, threads, at, number, victim):
-    from cehm_dask.engine.span import Span
     from distributed import Worker, WorkerPlugin
+
+    from cehm_dask.engine.span import Span
 
     tick = _Ticks(at, number, victim or os.getpid())
     blocks = Span.blocks
