@@ -203,7 +203,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         if not ks:
             raise InputError("n_clusters=[]: give at least one number of clusters")
         params = self._params(ks[0])
-        seed = int(check_random_state(self.random_state).randint(2**31))
+        seed = seed_of(self.random_state)
         follow = None if record is None else partial(_recorded, record)
         place = None if output is None else os.fspath(output)
         lazy = is_collection(X) and output is None
@@ -236,6 +236,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.n_features_in_ = labels.n_members
         self._values = labels.values_of(result.hyperedges.slots)
         if lazy:
+            self._collection = X  # what lies with workers is kept there as long as the model
             self.labels_, self.margin_, self.confidence_ = self._fields(X, starts, problem.singled)
         return self
 
@@ -383,6 +384,11 @@ def _opened(X: Any, client: Any, memory: str | int | None) -> Iterator[tuple[Lab
             yield held
     else:
         yield as_labels(X, memory=memory), None
+
+
+def seed_of(random_state: Any) -> int:
+    """The number that a run draws from, for a seed in any form that scikit-learn takes."""
+    return int(check_random_state(random_state).randint(2**31))
 
 
 def _recorded(

@@ -3,9 +3,10 @@
 Beside the plan, which is pure arithmetic on these numbers.
 """
 
+import logging
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -14,8 +15,10 @@ from typing import Any
 
 import psutil
 
-from cehm_dask.errors import InputError
+from cehm_dask.errors import BudgetError, InputError
 from cehm_dask.masking import shown
+
+log = logging.getLogger(__name__)
 
 SHARE = 0.6
 """Of the memory that is free, or of a worker's limit, that a run takes unless told otherwise."""
@@ -89,6 +92,24 @@ def cluster_machine(client: Any, memory: str | int | None) -> Machine:
     allowed = parse_bytes(memory) if memory is not None else int(SHARE * limit)
     taken = max((worker.get("metrics") or {}).get("memory") or 0 for worker in workers)
     return Machine(len(workers), max(worker["nthreads"] for worker in workers), allowed, taken)
+
+
+def require_memory(step: str, terms: Mapping[str, int], allowed: int, advice: str) -> None:
+    """State the bytes that a step will take at most, by what they are for; refuse it if they are more than allowed."""
+    needed, largest = sum(terms.values()), max(terms, key=terms.__getitem__)
+    if needed > allowed:
+        raise BudgetError(
+            f"memory={format_bytes(allowed)} allowed < {format_bytes(needed)} projected for {step}, most of it for "
+            f"{largest} ({format_bytes(terms[largest])}): allow more memory{advice}"
+        )
+    log.info(
+        "memory of %s: %s of %s allowed: %s",
+        step,
+        format_bytes(needed),
+        format_bytes(allowed),
+        ", ".join(f"{name} {format_bytes(size)}" for name, size in terms.items() if size),
+        extra={"step": step, "projected": needed, "allowed": allowed},
+    )
 
 
 def resident_bytes() -> int:

@@ -22,6 +22,7 @@ settings.load_profile("cehm")
 def pytest_addoption(parser):
     """How much of tests/chaos is run with ``-m chaos``."""
     parser.addoption("--chaos-rounds", type=int, default=1, help="times as much chaos as usual (with -m chaos)")
+    parser.addoption("--chaos-first", type=int, default=0, help="rounds of flips that were done before")
 
 
 @pytest.fixture(autouse=True)

@@ -35,7 +35,7 @@ HOMES = {
     "zarr": {"data.arrays"},
     "distributed": {"engine.dask", "clusters.connect"},
     "cryptography": {"clusters.certificates"},
-    "dask_ml": {"members.fit", "report.picture"},
+    "dask_ml": {"members.fit"},
     "matplotlib": {"paper.figures"},
     "pymetis": {"rivals.metis"},
     "scikit_posthocs": {"paper.compare"},

@@ -94,7 +94,7 @@ def consensus(
         )
     if output is not None and not stored:
         ids = None if row_id is None else export.column_ids(labels, row_id)
-        export.write(Path(output), model.labels_, model.margin_, model.confidence_, ids)
+        export.write(Path(output), model.labels_, model.margin_, model.confidence_, ids, memory=memory)
     if not quiet:
         summary(Terminal(), model, watch.seconds)
         if output is not None:

@@ -24,6 +24,7 @@ TITLES = {
 @click.option("--truth-column", help="Column with the classes, in a table with several.")
 @click.option("--ensemble", help="The ensemble behind the consensus, to score its members too.")
 @click.option("--cluster", help="A file of cluster_configs/ or a scheduler's address.  [default: threads]")
+@click.option("--memory", help="Memory the command may take in all, such as 2GiB.  [default: a share of what is free]")
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON instead of tables.")
 @explained
 def evaluate(
@@ -31,6 +32,7 @@ def evaluate(
     truth: str | None,
     truth_column: str | None,
     ensemble: str | None,
+    memory: str | None,
     cluster: str | None,
     as_json: bool,
 ) -> None:
@@ -59,7 +61,8 @@ def evaluate(
             rows.report(stage, done - done_before)
             done_before = done
 
-        found = scoring.evaluate(consensus, truth, ensemble=ensemble, column=truth_column, client=client, watch=watch)
+        of = {"ensemble": ensemble, "column": truth_column}
+        found = scoring.evaluate(consensus, truth, **of, memory=memory, client=client, watch=watch)
     if as_json:
         echo_values(found)
     else:
@@ -105,10 +108,11 @@ def _show(console: Console, found: dict[str, Any]) -> None:
 @click.argument("model")
 @click.argument("new")
 @click.option("-o", "--output", required=True, help="Where labels and margins go: .npy, .csv, .parquet or .zarr.")
+@click.option("--memory", help="Memory the command may take in all, such as 2GiB.  [default: a share of what is free]")
 @click.option("--overwrite", is_flag=True, help="Replace an existing output.")
 @click.option("--quiet", is_flag=True, help="No progress, no summary.")
 @explained
-def predict(model: str, new: str, output: str, overwrite: bool, quiet: bool) -> None:
+def predict(model: str, new: str, output: str, memory: str | None, overwrite: bool, quiet: bool) -> None:
     """Cluster new rows, block by block.
 
     MODEL is a consensus.zarr, and NEW base labels by the same members in the same order (.npy, .csv, .parquet,
@@ -125,6 +129,6 @@ def predict(model: str, new: str, output: str, overwrite: bool, quiet: bool) -> 
 
     console, watch = Terminal(stderr=True), Stopwatch()
     with Rows(console, quiet=quiet) as rows:
-        count = prediction.predict(model, new, output, overwrite=overwrite, report=rows.report)
+        count = prediction.predict(model, new, output, memory=memory, overwrite=overwrite, report=rows.report)
     if not quiet:
         console.print(f"{count:,} rows in {watch.seconds:.2f} s: {escape(output)}", highlight=False, soft_wrap=True)

@@ -21,6 +21,7 @@ from cehm_dask.errors import InputError
 @click.option("--ids", help="What the samples are called: .npy, or a .csv or .parquet table.")
 @click.option("--id-column", help="Column with the ids, in a table.")
 @click.option("--title", help="Heading of the page.")
+@click.option("--memory", help="Memory the command may take in all, such as 2GiB.  [default: a share of what is free]")
 @click.option("--png", "png", metavar="FOLDER", help="Also the figures as .png files, by a Chromium on the PATH.")
 @click.option("--pdf", is_flag=True, help="Also the page as .pdf, beside it, by a Chromium on the PATH.")
 @click.option("--overwrite", is_flag=True, help="Replace existing files.")
@@ -33,6 +34,7 @@ def report(
     ensemble: str | None,
     ids: str | None,
     id_column: str | None,
+    memory: str | None,
     png: str | None,
     pdf: bool,
     overwrite: bool,
@@ -58,9 +60,11 @@ def report(
         browser.check_folder(Path(png), overwrite=overwrite)
     if pdf or png is not None:
         browser.find()
-    scores = evaluate(consensus, truth, ensemble=ensemble, column=truth_column) if truth is not None else None
+    scores = None
+    if truth is not None:
+        scores = evaluate(consensus, truth, ensemble=ensemble, column=truth_column, memory=memory)
     row_ids = _row_ids(ids, id_column) if ids is not None else None
-    page = compose(consensus, ensemble=ensemble, scores=scores, row_ids=row_ids, **given)
+    page = compose(consensus, ensemble=ensemble, scores=scores, row_ids=row_ids, memory=memory, **given)
     written = [page.write(page_path)]
     if pdf_path is not None:
         written.append(browser.write_pdf(page_path, pdf_path))

@@ -4,7 +4,6 @@ Below ``cluster``, which acts on it; nothing here starts, reaches or imports any
 refused with the key, the value and the remedy before a process or a job is started.
 """
 
-import difflib
 import re
 import shlex
 from collections.abc import Iterator
@@ -23,10 +22,10 @@ from pydantic import (
     field_validator,
 )
 
-from cehm_dask.data.settings import dotted, expand, read_text, read_yaml, unset
+from cehm_dask.data.settings import dotted, expand, explained, read_text, read_yaml, unset
 from cehm_dask.errors import InputError
 from cehm_dask.machine import parse_bytes
-from cehm_dask.masking import HIDDEN, masked, shown
+from cehm_dask.masking import HIDDEN, masked
 
 PINNED = {
     "OMP_NUM_THREADS": "1",
@@ -41,6 +40,9 @@ SHELL = frozenset({"prologue", "directives"})
 """Keys whose values a shell or a queue reads: ``${VAR}`` in them is theirs."""
 
 LOOPBACK = "lo"
+SKIPPED = ("Adaptive", "[key]")
+"""What pydantic names in the place of an error that is no key."""
+
 BLANK = re.compile("<[A-Z][A-Z ]*>")
 
 
@@ -301,8 +303,13 @@ def _validated(spec: str, written: Any) -> Config:
     try:
         return _ADAPTER.validate_python(written)
     except ValidationError as error:
-        known = KINDS[written["kind"]].model_fields
-        faults = {_fault(fault, written["kind"], list(known)): None for fault in error.errors()}
+        model, inner = KINDS[written["kind"]], {"workers": Adaptive, "tls": Tls}
+        complaints = [
+            # The first part of a place is the kind.
+            explained({**one, "loc": one["loc"][1:]}, lambda key: inner[str(key[0])] if key else model, SKIPPED)
+            for one in error.errors()
+        ]
+        faults = dict.fromkeys(f"{dotted(key)}: {message}" for key, message in complaints)
         raise InputError(f"cluster file {spec}: {'; '.join(faults)}") from None
 
 
@@ -316,20 +323,6 @@ def _blanks(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
             yield from _blanks(part, f"{key}[{index}]")
     elif isinstance(value, str) and (blank := BLANK.search(value)):
         yield key, blank[0]
-
-
-def _fault(fault: Any, kind: str, known: list[str]) -> str:
-    """One error of validation as a person would say it."""
-    models = {"Adaptive", "int", "constrained-int"}
-    key = ".".join(str(part) for part in fault["loc"][1:] if part not in models)
-    if fault["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(key, known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"kind {kind} knows {', '.join(known)}"
-        return f"unknown key {key}; {hint}"
-    if fault["type"] == "missing":
-        return f"{key} is missing"
-    message = fault["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    return f"{key}={shown(fault['input'])}: {message}"
 
 
 def _resolved(config: Config, folder: Path) -> Config:

@@ -295,10 +295,15 @@ def _refuse_value(value: float, row: int, name: str) -> None:
     raise InputError(f"features hold {value} at row {row}, column {name}: correct the data, or ask for impute='mean'")
 
 
-def _statistics(block: tuple[int, int], features: Features, impute: str | None) -> tuple[Any, ...]:
-    """Count, mean, squares, extremes and checksum of one block, by column."""
+def _statistics(
+    block: tuple[int, int], features: Features, impute: str | None, rows: NDArray[np.int64]
+) -> tuple[Any, ...]:
+    """Count, mean, squares, extremes and checksum of one block, by column; and those of ``rows`` that lie in it."""
+    read = features.read(*block)
+    first, last = np.searchsorted(rows, block)
+    picked = np.asarray(read[rows[first:last] - block[0]])
     # In row order: numpy sums a block that lies column by column in another order.
-    values = np.ascontiguousarray(features.read(*block), np.float64)
+    values = np.ascontiguousarray(read, np.float64)
     finite = np.isfinite(values)
     if not finite.all() and impute is None:
         row, column = np.argwhere(~finite)[0]
@@ -308,29 +313,37 @@ def _statistics(block: tuple[int, int], features: Features, impute: str | None) 
     squares = (np.where(finite, values - mean, 0.0) ** 2).sum(axis=0)
     low = np.where(finite, values, np.inf).min(axis=0)
     high = np.where(finite, values, -np.inf).max(axis=0)
-    return count, mean, squares, low, high, google_crc32c.value(values.reshape(-1).view(np.uint8))
+    return count, mean, squares, low, high, google_crc32c.value(values.reshape(-1).view(np.uint8)), picked
 
 
 def fit_scaling(
-    features: Features, scale: str, workers: Workers, *, impute: str | None = None, sample: NDArray[Any] | None = None
-) -> Scaling:
+    features: Features,
+    scale: str,
+    workers: Workers,
+    *,
+    impute: str | None = None,
+    rows: NDArray[np.int64] | None = None,
+) -> tuple[Scaling, NDArray[Any]]:
     """Find each column's centre and spread in one pass; constant columns are dropped and named.
 
-    ``robust`` takes median and quartiles from ``sample``, rows drawn at random.
+    ``rows``, ascending, are picked on the way and returned; ``robust`` takes median and quartiles from them.
     """
     if scale not in SCALES:
         raise InputError(f"scale={scale!r}: expected one of {', '.join(map(repr, SCALES))}")
     if impute not in IMPUTES:
         raise InputError(f"impute={impute!r}: expected None or 'mean'")
-    parts = workers.each(_statistics, features.blocks(), features, impute)
-    count, mean, squares, low, high, checksum = next(parts)
-    checksums = [checksum]
-    for n, m, s, bottom, top, checksum in parts:
+    chosen = np.empty(0, np.int64) if rows is None else rows
+    parts = workers.each(_statistics, features.blocks(), features, impute, chosen)
+    count, mean, squares, low, high, checksum, own = next(parts)
+    checksums, picked = [checksum], [own]
+    for n, m, s, bottom, top, checksum, own in parts:
         checksums.append(checksum)
+        picked.append(own)
         total = np.maximum(count + n, 1)
         squares = squares + s + (m - mean) ** 2 * count * n / total
         mean = (mean * count + m * n) / total
         count, low, high = count + n, np.minimum(low, bottom), np.maximum(high, top)
+    sample = np.concatenate([own for own in picked if len(own)] or picked[:1])
     constant = ~(low < high)
     if constant.all():
         raise InputError("every feature is constant: there is nothing to cluster by")
@@ -344,29 +357,18 @@ def fit_scaling(
     elif scale == "minmax":
         centre, spread = low, high - low
     elif scale == "robust":
-        assert sample is not None
         quartiles = np.nanpercentile(np.where(np.isfinite(sample), sample, np.nan), [25, 50, 75], axis=0)
         centre, spread = quartiles[1], quartiles[2] - quartiles[0]
         spread = np.where(spread > 0, spread, 1.0)
     content = hashlib.blake2b(
         repr((features.n_samples, features.names, checksums)).encode(), digest_size=16
     ).hexdigest()
-    return Scaling(used, centre[used], spread[used], mean[used] if impute == "mean" else None, content)
+    scaling = Scaling(used, centre[used], spread[used], mean[used] if impute == "mean" else None, content)
+    return scaling, sample
 
 
-def sample_rows(features: Features, count: int, seed: int, workers: Workers) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Row numbers drawn at random without repetition, ascending, and those rows; each block is read once."""
-    if count >= features.n_samples:
-        chosen = np.arange(features.n_samples)
-    else:
-        rng = np.random.default_rng(seed)
-        chosen = np.sort(rng.choice(features.n_samples, count, replace=False, shuffle=False))
-    parts = workers.each(_pick, features.blocks(), features, chosen)
-    return chosen, np.concatenate([part for part in parts if len(part)])
-
-
-def _pick(block: tuple[int, int], features: Features, chosen: NDArray[np.int64]) -> NDArray[Any]:
-    first, last = np.searchsorted(chosen, block)
-    if first == last:
-        return np.empty((0, features.n_features))
-    return np.asarray(features.read(*block)[chosen[first:last] - block[0]])
+def draw_rows(n_samples: int, count: int, seed: int) -> NDArray[np.int64]:
+    """Row numbers drawn at random without repetition, ascending."""
+    if count >= n_samples:
+        return np.arange(n_samples)
+    return np.sort(np.random.default_rng(seed).choice(n_samples, count, replace=False, shuffle=False))

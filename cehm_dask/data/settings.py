@@ -6,8 +6,9 @@ a key only once. The value of a variable is remembered as a secret.
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 import yaml
@@ -168,3 +169,56 @@ def read_text(path: str | os.PathLike[str]) -> str:
             return file.read(MOST_CHARACTERS + 1)
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not text in UTF-8 ({error})") from error
+
+
+def explained(error: Any, section: Callable[[Key], Any], skip: Collection[str] = ()) -> tuple[Key, str]:
+    """One complaint of pydantic's in plain words: key, value, what is allowed.
+
+    Parameters
+    ----------
+    error : dict
+        As ``ValidationError.errors`` lists them.
+    section : callable (Key)
+        The pydantic model of the keys below a key.
+    skip : collection of str
+        Names in the place of an error that are no keys: models that pydantic tried.
+    """
+    value, kind, about = error["input"], error["type"], error.get("ctx", {})
+    named = kind in ("extra_forbidden", "missing")  # then all of it is keys
+    key: Key = tuple(
+        part for part in error["loc"] if part not in skip and (named or isinstance(part, int) or _is_key(part))
+    )
+    said = shown(value)
+    if kind == "extra_forbidden":
+        known = sorted(section(key[:-1]).model_fields)
+        close = get_close_matches(str(key[-1]), known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(known)}"
+        return key, f"unknown key; {hint}"
+    if kind == "missing":
+        meaning = section(key[:-1]).model_fields[str(key[-1])].description
+        return key, f"is missing: {meaning}" if meaning else "is missing"
+    if kind == "literal_error":
+        allowed = about["expected"].replace(" or ", ", ")
+        close = get_close_matches(str(value), re.findall(r"'([^']*)'", allowed), n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        return key, f"{said}: expected one of {allowed}{hint}"
+    bounds = {"greater_than_equal": "at least {ge}", "greater_than": "more than {gt}"}
+    bounds |= {"less_than_equal": "at most {le}", "less_than": "less than {lt}"}
+    if kind in bounds:
+        return key, f"{said}: must be {bounds[kind].format(**about)}"
+    if kind == "string_pattern_mismatch":
+        return key, f"{said}: expected text of the form {about['pattern']}"
+    words = {"int": "a whole number", "float": "a number", "bool": "true or false", "string": "text"}
+    words |= {"model": "keys and values", "dict": "keys and values", "list": "a list", "too": "at least one"}
+    if kind != "value_error" and (found := words.get(kind.split("_")[0])):
+        return key, f"{said}: expected {found}"
+    message = str(about.get("error", error["msg"]))
+    return key, message if said in message or str(value) in message else f"{said}: {message}"
+
+
+_UNION_PARTS = re.compile(r"literal\[|list\[|constrained-|function-|int$|str$|float$|bool$")
+
+
+def _is_key(part: Any) -> bool:
+    """Whether part of a place that pydantic names is a key, not one of the types it tried."""
+    return not _UNION_PARTS.match(str(part))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from cehm_dask.data.attributes import read_facts
 from cehm_dask.data.ensemble_store import Ensemble, open_ensemble
 from cehm_dask.data.ensemble_writer import EnsembleWriter, create_ensemble, shape_of_chunks, sole_writer
-from cehm_dask.data.features import BLOCK_ROWS, Features, Scaling, fit_scaling, sample_rows
+from cehm_dask.data.features import BLOCK_ROWS, Features, Scaling, draw_rows, fit_scaling
 from cehm_dask.data.files import read_whole, remove, write_whole
 from cehm_dask.data.labels import Codes
 from cehm_dask.engine.budget import threads_for_generation
@@ -76,8 +76,8 @@ def make_labeller(
                 f"{type(plan.base).__name__} has no predict, so it must be fitted on all rows, not on {count}: "
                 f"pass fit_rows={features.n_samples} if they fit in memory"
             )
-    _, sample = sample_rows(features, count, seed, workers)
-    scaling = fit_scaling(features, scale, workers, impute=impute, sample=sample)
+    drawn = draw_rows(features.n_samples, count, seed)
+    scaling, sample = fit_scaling(features, scale, workers, impute=impute, rows=drawn)
     fitted = fit_members(plans, scaling.apply(sample, names=features.names), workers, report=report)
     members = tuple(member for member, _ in fitted)
     if full_lloyd:

@@ -5,17 +5,15 @@ Below the run, beside the estimators. Values come from the file, from the enviro
 """
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from cehm_dask.data.settings import Key, dotted, expand, read_text, read_yaml, unset
+from cehm_dask.data.settings import Key, dotted, expand, explained, read_text, read_yaml, unset
 from cehm_dask.errors import InputError, NotFoundError
 from cehm_dask.masking import masked, shown
 from cehm_dask.pipeline.recipe_model import (
@@ -92,7 +90,7 @@ def parse(
         for one in error.errors()[:MOST_COMPLAINTS]:
             key = tuple(one["loc"])
             if key and not any(key[: len(missing)] == missing for missing in gone):
-                check.add(*_explained(one))
+                check.add(*explained(one, _section))
         for key, message in across(data):
             if key not in gone:
                 check.add(key, message)
@@ -147,44 +145,6 @@ def _set(data: dict[str, Any], override: str, check: _Check) -> None:
             return
     inner[key[-1]] = value
     check.set_by[key] = override
-
-
-def _explained(error: Any) -> tuple[Key, str]:
-    """One complaint of pydantic's in plain words: key, value, what is allowed."""
-    value, kind, about = error["input"], error["type"], error.get("ctx", {})
-    named = kind in ("extra_forbidden", "missing")  # then all of it is keys
-    key: Key = tuple(part for part in error["loc"] if named or isinstance(part, int) or _is_key(part))
-    said = shown(value)
-    if kind == "extra_forbidden":
-        known = sorted(_section(key[:-1]).model_fields)
-        close = get_close_matches(str(key[-1]), known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(known)}"
-        return key, f"unknown key; {hint}"
-    if kind == "missing":
-        return key, f"is missing: {_section(key[:-1]).model_fields[str(key[-1])].description}"
-    if kind == "literal_error":
-        allowed = about["expected"].replace(" or ", ", ")
-        close = get_close_matches(str(value), re.findall(r"'([^']*)'", allowed), n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        return key, f"{said}: expected one of {allowed}{hint}"
-    bounds = {"greater_than_equal": "at least {ge}", "greater_than": "more than {gt}"}
-    bounds |= {"less_than_equal": "at most {le}", "less_than": "less than {lt}"}
-    if kind in bounds:
-        return key, f"{said}: must be {bounds[kind].format(**about)}"
-    words = {"int": "a whole number", "float": "a number", "bool": "true or false", "string": "text"}
-    words |= {"model": "keys and values", "dict": "keys and values", "list": "a list", "too": "at least one"}
-    if kind != "value_error" and (found := words.get(kind.split("_")[0])):
-        return key, f"{said}: expected {found}"
-    message = str(about.get("error", error["msg"]))
-    return key, message if said in message or str(value) in message else f"{said}: {message}"
-
-
-_UNION_PARTS = re.compile(r"literal\[|list\[|constrained-|function-|int$|str$|float$|bool$")
-
-
-def _is_key(part: Any) -> bool:
-    """Whether part of a place that pydantic names is a key, not one of the types it tried."""
-    return not _UNION_PARTS.match(str(part))
 
 
 def _section(key: Key) -> type[Section]:

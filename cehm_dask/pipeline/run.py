@@ -28,9 +28,11 @@ from cehm_dask.data.consensus_store import open_consensus
 from cehm_dask.data.ensemble_store import open_ensemble
 from cehm_dask.data.files import absolute, exists, fingerprint, is_url, read_whole, remove, upload, write_whole
 from cehm_dask.data.ingest import ingest
+from cehm_dask.data.labels import as_labels
 from cehm_dask.errors import InputError, StoreError
-from cehm_dask.estimator import CEHM
-from cehm_dask.job import Where, machine_of
+from cehm_dask.estimator import seed_of
+from cehm_dask.job import Where, find_consensus, machine_of
+from cehm_dask.machine import this_machine
 from cehm_dask.masking import mask_error
 from cehm_dask.members.generate import generate
 from cehm_dask.pipeline.directory import Directory
@@ -47,6 +49,7 @@ from cehm_dask.pipeline.inputs import (
 from cehm_dask.pipeline.outputs import OUTPUTS, fault_of, is_fresh, record_of
 from cehm_dask.pipeline.recipe_model import Recipe
 from cehm_dask.report import write_report
+from cehm_dask.report.picture import require_picture
 from cehm_dask.results import export
 from cehm_dask.results.scoring import evaluate
 
@@ -162,9 +165,10 @@ class _Run:
         self.recipe, self.directory, self.cluster, self.watch, self.stack = recipe, directory, cluster, watch, stack
         self.state: dict[str, Any] = {"stages": {}}
         self.became: dict[str, str] = {}
+        self.until = STAGES[-1]
 
     def go(self, until: str, overwrite: bool) -> Result:
-        begin = perf_counter()
+        begin, self.until = perf_counter(), until
         self.state = self.directory.read() or self.state
         if overwrite and self.state["stages"]:
             log.info("asked to start again: everything in %s is recomputed", self.directory.url)
@@ -353,8 +357,10 @@ class _Run:
         features = open_features(recipe)
         plans = members_of(recipe, features.n_samples)
         machine = machine_of(Where(memory=recipe.memory, client=self.client))
-        # What the consensus could not hold is refused before hours go into its members.
+        # What the consensus or the report could not hold is refused before hours go into the members.
         budget_for(recipe, shape_of(features.n_samples, [plan.k + 1 for plan in plans]), machine)
+        if self.until == "report":
+            require_picture(features, this_machine(recipe.memory))
 
         def make(overwrite: bool) -> None:
             generate(
@@ -393,20 +399,19 @@ class _Run:
         wanted = self.recipe.consensus
         ensemble = open_ensemble(self.ensemble_url)
         url = self._path("consensus.zarr")
-        ks = "auto" if wanted.k == "auto" else ", ".join(map(str, wanted.k))
-        what = f"{ensemble.n_samples:,} samples, {len(ensemble.widths)} members, k = {ks}"
+        named = "auto" if wanted.k == "auto" else ", ".join(map(str, wanted.k))
+        what = f"{ensemble.n_samples:,} samples, {len(ensemble.widths)} members, k = {named}"
 
         def make(_resume: bool) -> None:
-            model = CEHM(
-                wanted.k if wanted.k == "auto" or len(wanted.k) > 1 else wanted.k[0],
-                random_state=wanted.seed,
-                **wanted.knobs(),
-            )
-            model.fit(
-                self.ensemble_url,
-                output=url,
-                memory=self.recipe.memory,
-                client=self.client,
+            auto = wanted.k == "auto"
+            ks = () if wanted.k == "auto" else tuple(wanted.k)
+            find_consensus(
+                as_labels(self.ensemble_url),
+                wanted.params(2 if auto else ks[0]),
+                seed_of(wanted.seed),
+                Where(memory=self.recipe.memory, client=self.client, output=url),
+                ks=ks,
+                auto=auto,
                 progress=self.watch.progress,
             )
 
@@ -444,6 +449,7 @@ class _Run:
                 None if truth is None else open_truth(self.recipe),
                 column=truth.column if truth else None,
                 ensemble=self.ensemble_url,
+                memory=self.recipe.memory,
                 client=self.client,
                 watch=told,
             )
@@ -474,7 +480,7 @@ class _Run:
             stored = open_consensus(self._path("consensus.zarr"))
             with self._file(name) as file:
                 labels, margin, confidence = (stored.array(name) for name in ("labels", "margin", "confidence"))
-                export.write(file, labels, margin, confidence, row_ids(self.recipe))
+                export.write(file, labels, margin, confidence, row_ids(self.recipe), memory=self.recipe.memory)
                 stored.confirm()
 
         self._do("export", [self._consensus_mark, name, self._ids_mark], name, make, name)
@@ -491,6 +497,7 @@ class _Run:
                     features=open_features(self.recipe) if self.recipe.features else None,
                     row_ids=row_ids(self.recipe),
                     scores=scores or None,
+                    memory=self.recipe.memory,
                     overwrite=True,
                 )
 

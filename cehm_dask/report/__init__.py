@@ -27,6 +27,7 @@ def write_report(
     row_ids: Any = None,
     scores: Mapping[str, Any] | None = None,
     title: str | None = None,
+    memory: str | int | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Write the report of a finished consensus.zarr as one HTML file.
@@ -46,6 +47,8 @@ def write_report(
     scores : mapping, optional
         What ``evaluate`` found before; the truth is then not needed.
     title : str, optional
+    memory : int or str, optional
+        Bytes this process may take in all, such as "2GiB"; default: a share of what is free.
     overwrite : bool
         Replace an existing file.
 
@@ -64,6 +67,7 @@ def write_report(
         row_ids=row_ids,
         scores=scores,
         title=title,
+        memory=memory,
     )
     return page.write(target)
 

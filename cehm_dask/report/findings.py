@@ -15,13 +15,17 @@ from scipy.spatial.distance import squareform
 
 from cehm_dask.data.consensus_store import StoredConsensus, open_consensus
 from cehm_dask.data.ensemble_store import Ensemble
-from cehm_dask.data.labels import Labels, as_labels
+from cehm_dask.data.labels import Labels
+from cehm_dask.engine.budget import CODE_BYTES
 from cehm_dask.errors import InputError, StoreError
+from cehm_dask.machine import Machine
 from cehm_dask.method.agreement import block_nmi
+from cehm_dask.report.picture import MOST_POINTS
 
 LEAST_CERTAIN = 50
-MOST_POINTS = 3000
-SWEEP_ROWS = 1 << 20
+SWEEP_ROWS = 1 << 18
+PAGE_BYTES = 64 << 20
+"""Figures, their parts and the text of the page, which is under 5 MB."""
 BINS = 50
 """Of the histograms of the margin."""
 OUTLYING_MADS = 3.0
@@ -49,6 +53,21 @@ class Seen:
     """Margins in each cluster, in equal bins from 0 to 1."""
     unit: float
     """What a margin of 1 means, in the units of the store."""
+
+
+def page_terms(store: StoredConsensus, machine: Machine) -> dict[str, int]:
+    """Bytes that a report takes, apart from the picture of features, by what they are for."""
+    facts, chunk = store.facts, store.array("labels").chunks[0]
+    hyperedges = store.array("counts").shape[0]
+    return {
+        "this process": machine.taken,
+        "code to be loaded": CODE_BYTES,
+        # labels and margins as stored and as numbers of 8 bytes, places, bins, and what sorts them
+        "labels and margins of a block": 72 * min(facts["n_samples"], max(chunk, SWEEP_ROWS)),
+        "tables of base clusters": 8 * hyperedges * (6 * facts["n_clusters"] + 2) + 6 * 8 * facts["n_members"] ** 2,
+        "samples of the picture": MOST_POINTS * (8 * 40 + 16 * facts["n_members"]),
+        "the page": PAGE_BYTES,
+    }
 
 
 def unit_of(store: StoredConsensus) -> float:
@@ -85,7 +104,8 @@ def look(store: StoredConsensus, rows: NDArray[np.int64]) -> Seen:
     step = max(chunk, SWEEP_ROWS // chunk * chunk)
     found_labels, found_margin = np.empty(len(rows), np.int64), np.empty(len(rows))
     doubt = np.empty(0, [("margin", np.float32), ("row", np.int64), ("label", np.int64)])
-    total, histogram = np.zeros(k), np.zeros((k, BINS), np.int64)
+    total, stored = np.zeros(k), optional(store, "margin_histogram") if unit == 1.0 else None
+    histogram = np.zeros((k, BINS), np.int64) if stored is None else stored.astype(np.int64)
     for start in range(0, n, step):
         own_labels = np.asarray(labels[start : start + step])
         own_margin = np.asarray(margin[start : start + step]) / np.float32(unit)
@@ -97,8 +117,9 @@ def look(store: StoredConsensus, rows: NDArray[np.int64]) -> Seen:
         if len(own) and own.max() >= k:
             raise StoreError(f"store {store.url}: labels hold {own.max()}, of {k} clusters: edited or damaged")
         total += np.bincount(own, weights=own_margin[spoken], minlength=k)
-        bins = np.clip((own_margin[spoken] * BINS).astype(np.int64), 0, BINS - 1)
-        histogram += np.bincount(own * BINS + bins, minlength=k * BINS).reshape(k, BINS)
+        if stored is None:  # margins in other units than shares, or a store of an earlier version
+            bins = np.clip((own_margin[spoken] * BINS).astype(np.int64), 0, BINS - 1)
+            histogram += np.bincount(own * BINS + bins, minlength=k * BINS).reshape(k, BINS)
         if len(spoken) > LEAST_CERTAIN:
             limit = np.partition(own_margin[spoken], LEAST_CERTAIN)[LEAST_CERTAIN]
             under = spoken[own_margin[spoken] < limit]
@@ -196,23 +217,6 @@ def open_finished(url: str) -> StoredConsensus:
 def optional(store: StoredConsensus, name: str) -> Any:
     """A small array that stores made by earlier programs lack."""
     return np.asarray(store.array(name)[...]) if name in store else None
-
-
-def labels_of(ensemble: Any, store: StoredConsensus) -> Labels:
-    """The base labels a consensus was made of, or an error if these are others."""
-    labels, facts = as_labels(ensemble), store.facts
-    found, wanted = (labels.n_samples, labels.n_members), (facts["n_samples"], facts["n_members"])
-    if found != wanted:
-        raise InputError(
-            f"the ensemble has {found[0]:,} samples and {found[1]:,} members, the consensus was made of {wanted[0]:,} "
-            f"and {wanted[1]:,}: give the ensemble it was made of"
-        )
-    if labels.fingerprint and labels.fingerprint != facts["identity"]["labels"]:
-        raise StoreError(
-            f"the ensemble has fingerprint {labels.fingerprint}, the consensus was made of "
-            f"{facts['identity']['labels']}: give the ensemble it was made of"
-        )
-    return labels
 
 
 def runners_up(store: StoredConsensus, labels: Labels, rows: NDArray[np.int64], own: NDArray[np.int64]) -> Any:

@@ -24,7 +24,7 @@ from cehm_dask.data.consensus_store import StoredConsensus
 from cehm_dask.data.ensemble_store import Ensemble
 from cehm_dask.data.files import write_whole
 from cehm_dask.data.labels import Labels
-from cehm_dask.machine import format_bytes
+from cehm_dask.machine import format_bytes, require_memory, this_machine
 from cehm_dask.masking import masked
 from cehm_dask.method.params import PAPER, settings_told
 from cehm_dask.report import figures
@@ -34,18 +34,18 @@ from cehm_dask.report.findings import (
     OUTLYING_MADS,
     Members,
     Seen,
-    labels_of,
     look,
     members_of,
     names_of,
     open_finished,
     optional,
+    page_terms,
     quantiles,
     runners_up,
     sampled_places,
 )
 from cehm_dask.report.picture import Plane, plane_of
-from cehm_dask.results.scoring import evaluate
+from cehm_dask.results.scoring import evaluate, labels_of
 
 HERE = Path(__file__).parent
 MOST_STAGES = 24
@@ -122,15 +122,19 @@ def compose(
     row_ids: Any = None,
     scores: Mapping[str, Any] | None = None,
     title: str | None = None,
+    memory: str | int | None = None,
 ) -> Page:
     """Read a finished consensus and write its page; for the parameters, see :func:`cehm_dask.report.write_report`."""
     store = open_finished(os.fspath(consensus))
     facts = store.facts
+    machine = this_machine(memory)
+    require_memory("the report", page_terms(store, machine), machine.allowed, "")
     places, rows = sampled_places(store)
     labels = None if ensemble is None else labels_of(ensemble, store)
     if truth is not None and scores is None:
-        scores = evaluate(store.url, truth, ensemble=labels)
-    plane = plane_of(rows, facts["n_samples"], coordinates=coordinates, features=features, labels=labels)
+        scores = evaluate(store.url, truth, ensemble=labels, memory=memory)
+    given = {"coordinates": coordinates, "features": features, "labels": labels}
+    plane = plane_of(rows, facts["n_samples"], **given, memory=memory)
     seen, members = look(store, rows), members_of(store)
     names = {} if row_ids is None else names_of(row_ids, np.concatenate([rows, seen.doubtful]), facts["n_samples"])
     sizes, counts = (np.asarray(store.array(own)[...]) for own in ("sizes", "counts"))

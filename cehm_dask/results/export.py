@@ -16,11 +16,16 @@ import numpy as np
 
 from cehm_dask.data.files import whole
 from cehm_dask.data.tables import Csv, open_table
+from cehm_dask.engine.budget import CODE_BYTES
 from cehm_dask.errors import ExistsError, InputError, NotFoundError
+from cehm_dask.machine import Machine, require_memory, this_machine
 
 SUFFIXES = (".npy", ".csv", ".parquet")
 BLOCK_ROWS = 1 << 18
 """Rows in memory at a time: one row group of a .parquet file."""
+
+ID_BYTES, CELL_BYTES = 72, 300
+"""Of the id of a row, and of a row on its way to text."""
 
 WHOLE = r"0|-?[1-9][0-9]{0,17}"
 """Text that is a number and nothing else; 007 is not."""
@@ -78,7 +83,28 @@ def check_path(path: Path, *, overwrite: bool) -> None:
         raise NotFoundError(f"output {path}: the folder {path.parent} does not exist")
 
 
-def write(path: Path, labels: Any, margin: Any, confidence: Any, ids: RowIds | None = None) -> None:
+def terms(n_samples: int, suffix: str, machine: Machine) -> dict[str, int]:
+    """Bytes that writing takes, by what they are for."""
+    rows = min(n_samples, BLOCK_ROWS)
+    return {
+        "this process": machine.taken,
+        "code to be loaded": CODE_BYTES,
+        "labels, margins and confidences of a block": rows * 3 * (2 + 4 + 4),
+        # a .csv as the objects and the text of its cells
+        "ids of a block": 0 if suffix == ".npy" else rows * (3 * ID_BYTES),
+        "text of a block": rows * CELL_BYTES if suffix == ".csv" else 0,
+    }
+
+
+def write(
+    path: Path,
+    labels: Any,
+    margin: Any,
+    confidence: Any,
+    ids: RowIds | None = None,
+    *,
+    memory: str | int | None = None,
+) -> None:
     """Write labels (.npy) or ids, labels, margins and confidences (.csv, .parquet), then put the file in place.
 
     Parameters
@@ -87,7 +113,11 @@ def write(path: Path, labels: Any, margin: Any, confidence: Any, ids: RowIds | N
     labels, margin, confidence : (n,) arrays of numpy or Zarr
     ids : RowIds, optional
         Default: row numbers.
+    memory : int or str, optional
+        Bytes this process may take in all, such as "2GiB"; default: a share of what is free.
     """
+    machine = this_machine(memory)
+    require_memory(f"{path.name}", terms(labels.shape[0], path.suffix, machine), machine.allowed, "")
     arrays = (labels, margin, confidence)
     ids = ids or row_numbers(labels.shape[0])
     with whole(path) as file:

@@ -41,6 +41,7 @@ def predict(
     new: Any,
     output: str | os.PathLike[str],
     *,
+    memory: str | int | None = None,
     overwrite: bool = False,
     report: Callable[[str, int], None] = lambda _what, _rows: None,
 ) -> int:
@@ -55,6 +56,8 @@ def predict(
         As ``CEHM`` or ``ClusterEnsemble`` take them. Labels that no member had before count as missing.
     output : path or URL
         .npy (labels only), .csv, .parquet or .zarr.
+    memory : int or str, optional
+        Bytes this process may take in all while it writes the file, such as "2GiB".
     overwrite : bool
         Replace an output that exists.
     report : callable (what, rows), optional
@@ -82,5 +85,5 @@ def predict(
         if is_store(place):
             write_prediction(place, labels, margin, confidence, overwrite=overwrite)
         else:
-            export.write(Path(place), labels, margin, confidence)
+            export.write(Path(place), labels, margin, confidence, memory=memory)
     return count

@@ -22,11 +22,12 @@ from cehm_dask.data.consensus_store import StoredConsensus, open_consensus
 from cehm_dask.data.files import absolute, is_url, open_npy
 from cehm_dask.data.labels import Codes, Labels, Source, as_labels
 from cehm_dask.data.tables import Parquet, Table, is_table, open_table
-from cehm_dask.engine.budget import make_budget
+from cehm_dask.engine.budget import CODE_BYTES, make_budget
 from cehm_dask.engine.span import Span
 from cehm_dask.engine.sweep import Engine
-from cehm_dask.errors import InputError, NotFoundError, StoreError
+from cehm_dask.errors import BudgetError, InputError, NotFoundError, StoreError
 from cehm_dask.job import Where, machine_of
+from cehm_dask.machine import Machine, require_memory
 from cehm_dask.method import kernels
 from cehm_dask.method.agreement import scores
 from cehm_dask.method.params import MAX_CLUSTERS
@@ -44,6 +45,15 @@ MOST_CELLS = 10_000
 MARGIN_SHIFT = 16
 """Bits of a float32 margin that are dropped to find the more certain half: margins a hundredth apart stay apart."""
 
+CELLS_A_CLUSTER = 1 << 14
+"""Margins that are told apart, times the classes that are found with most of them."""
+
+CLASS_BYTES = 160
+"""Of a class as text, with its place among the others."""
+
+USUAL_CLASSES = 64
+"""Memory is set aside for so many classes; more are counted if they fit, and refused if they do not."""
+
 Int = NDArray[np.int64]
 
 
@@ -53,6 +63,7 @@ def evaluate(
     *,
     ensemble: Any = None,
     column: str | None = None,
+    memory: str | int | None = None,
     client: Any = None,
     watch: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, Any]:
@@ -67,6 +78,8 @@ def evaluate(
         To score every member too.
     column : str, optional
         Of a .csv or .parquet truth with more than one column.
+    memory : int or str, optional
+        Bytes a process may take in all, such as "2GiB"; default: a share of what is free.
     client : distributed.Client, optional
         Whose workers do the sweep; default: threads of this process.
     watch : callable (stage, rows done, rows in all), optional
@@ -86,12 +99,14 @@ def evaluate(
         return found
     known = as_truth(truth, found["n_samples"], column)
     labels = _side_by_side(stored, ensemble)
-    machine = machine_of(Where(client=client))
-    # No table here is n_slots² large; the rest of the plan is that of a sweep.
+    machine = machine_of(Where(memory=memory, client=client))
+    terms, most_classes = _terms(labels, stored, machine)
+    require_memory("scores", terms, machine.allowed, ", or leave the ensemble out")
     budget = make_budget(
+        # No table here is n_slots² large; the rest of the plan is that of a sweep.
         replace(labels.shape, n_slots=1),
         [1],
-        allowed=machine.allowed,
+        allowed=1 << 62,  # what this sweep takes is in the terms above
         taken=machine.taken,
         workers=machine.workers,
         threads=machine.threads,
@@ -99,8 +114,27 @@ def evaluate(
     )
     with Engine(labels, budget, client) as engine:
         engine.watch = watch
-        tally = engine.sweep("evaluate", _count, _add, absolute(stored.url), stored.seal, known)
+        tally = engine.sweep("evaluate", _count, _add, absolute(stored.url), stored.seal, known, most_classes)
     return found | _scored(tally, labels, found)
+
+
+def _terms(labels: Labels, stored: StoredConsensus, machine: Machine) -> tuple[dict[str, int], int]:
+    """Bytes of a process that counts, by what they are for, and the most classes whose tables fit beside the rest."""
+    n, threads = labels.n_samples, machine.threads
+    rows = min(n, STEP_ROWS + 2 * max(labels.read_rows or 0, int(stored.array("margin").chunks[0])))
+    cells = min(n, CELLS_A_CLUSTER * stored.facts["n_clusters"])
+    terms = {
+        "this process": machine.taken,
+        "code to be loaded": CODE_BYTES,
+        # as stored, as read, side by side; and what is counted of a row: margin, cluster, class, place
+        "labels and margins of blocks": threads * rows * (3 * labels.shape.row_bytes + 64),
+        "classes of blocks": threads * min(n, STEP_ROWS) * CLASS_BYTES,
+        "margins by cluster and class": 2 * 24 * (threads + 1) * cells,
+    }
+    # A table a thread, what it is added to, and their sum; as many again while classes are put in order.
+    a_class = 8 * labels.n_slots * (4 * threads + 4)
+    most = min(MAX_CLUSTERS, n, max(2, (machine.allowed - sum(terms.values())) // a_class))
+    return terms | {"tables of classes": a_class * min(most, USUAL_CLASSES)}, most
 
 
 def _recorded(facts: dict[str, Any]) -> dict[str, Any]:
@@ -158,23 +192,29 @@ def _side_by_side(stored: StoredConsensus, ensemble: Any) -> Labels:
         return Labels(
             source, n_samples, (width,), True, ("consensus",), read_rows=chunk, itemsize=source.dtype.itemsize
         )
-    members = as_labels(ensemble)
-    if (members.n_samples, members.n_members) != (n_samples, stored.facts["n_members"]):
-        raise InputError(
-            f"the ensemble has {members.n_samples} rows and {members.n_members} members, the consensus was made of "
-            f"{n_samples} rows and {stored.facts['n_members']} members: give the ensemble it was made of"
-        )
-    made_of = stored.facts["identity"]["labels"]
-    if members.fingerprint and members.fingerprint != made_of:
-        raise StoreError(
-            f"the ensemble has fingerprint {members.fingerprint}, the consensus was made of {made_of}: "
-            "give the ensemble it was made of"
-        )
+    members = labels_of(ensemble, stored)
     widths = (width, *members.widths)
     dtype = np.min_scalar_type(max(widths))
     source = _Beside(absolute(stored.url), members.source, dtype, stored.seal)
     names = ("consensus", *members.names)
     return replace(members, source=source, widths=widths, names=names, values=None, itemsize=dtype.itemsize)
+
+
+def labels_of(ensemble: Any, store: StoredConsensus) -> Labels:
+    """The base labels a consensus was made of, or an error if these are others."""
+    labels, facts = as_labels(ensemble), store.facts
+    found, wanted = (labels.n_samples, labels.n_members), (facts["n_samples"], facts["n_members"])
+    if found != wanted:
+        raise InputError(
+            f"the ensemble has {found[0]:,} samples and {found[1]:,} members, the consensus was made of {wanted[0]:,} "
+            f"and {wanted[1]:,}: give the ensemble it was made of"
+        )
+    if labels.fingerprint and labels.fingerprint != facts["identity"]["labels"]:
+        raise StoreError(
+            f"the ensemble has fingerprint {labels.fingerprint}, the consensus was made of "
+            f"{facts['identity']['labels']}: give the ensemble it was made of"
+        )
+    return labels
 
 
 class Truth(Protocol):
@@ -360,7 +400,7 @@ class Tally:
         return replace(self, names=names, table=table, classes=place[self.classes].astype(np.int64))
 
 
-def _count(span: Span, url: str, seal: str, truth: Truth) -> Tally:
+def _count(span: Span, url: str, seal: str, truth: Truth, most_classes: int) -> Tally:
     """Tables of one span."""
     margins = open_consensus(url, seal).array("margin")
     parts: list[Tally] = []
@@ -368,6 +408,10 @@ def _count(span: Span, url: str, seal: str, truth: Truth) -> Tally:
         stop = min(start + STEP_ROWS, span.stop)
         part = _count_block(span, start, span.labels.read(start, stop), truth.read(start, stop), margins)
         parts = [_add([*parts, part])]
+        if (found := len(parts[0].names)) > most_classes:
+            raise BudgetError(
+                f"tables of {found} classes do not fit the memory allowed, of {most_classes} do: allow more"
+            )
     return parts[0]
 
 

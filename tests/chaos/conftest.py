@@ -23,6 +23,13 @@ def rounds(request):
     return request.config.getoption("--chaos-rounds")
 
 
+@pytest.fixture
+def round_numbers(request, rounds):
+    """Numbers of the rounds; with ``--chaos-first`` others than those of a run before."""
+    first = request.config.getoption("--chaos-first")
+    return range(first, first + rounds)
+
+
 class Undisturbed:
     """Recipes laid out and run once, with nothing in their way."""
 

@@ -222,17 +222,17 @@ def test_flip__in_a_few_files(name, laid_out, counts):
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("name", TARGETS)
-def test_flip__in_every_file(name, laid_out, counts, rounds):
+def test_flip__in_every_file(name, laid_out, counts, round_numbers):
     files = files_of(laid_out(name)[0] / TARGETS[name].place)
-    for number in range(rounds):
+    for number in round_numbers:
         for file in files:
             flip_and_use(name, file, f"{file} {number}", laid_out, counts)
 
 
 @pytest.mark.chaos
-def test_flip__that_only_verify_can_see(laid_out, counts, rounds):
+def test_flip__that_only_verify_can_see(laid_out, counts, round_numbers):
     files = files_of(laid_out("run")[0] / "out")
-    for number in range(rounds):
+    for number in round_numbers:
         for file in files:
             flip_and_verify("run", file, f"unnoticed {file} {number}", laid_out, counts)
 

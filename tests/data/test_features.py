@@ -9,7 +9,7 @@ from scipy import sparse
 from sklearn.preprocessing import MinMaxScaler, RobustScaler, StandardScaler
 
 from cehm_dask.data import features
-from cehm_dask.data.features import FeatureWarning, as_features, fit_scaling, sample_rows
+from cehm_dask.data.features import FeatureWarning, as_features, draw_rows, fit_scaling
 from cehm_dask.engine.threads import Threads
 
 ONE, THREE = Threads(1), Threads(3)
@@ -67,15 +67,15 @@ def test_as_features__refused(wrong, message):
     ("scale", "scaler"), [("standard", StandardScaler()), ("minmax", MinMaxScaler()), ("robust", RobustScaler())]
 )
 def test_fit_scaling__as_scikit_learn(values, scale, scaler):
-    scaling = fit_scaling(as_features(values), scale, ONE, sample=values)
+    scaling, _ = fit_scaling(as_features(values), scale, ONE, rows=np.arange(len(values)))
     np.testing.assert_allclose(scaling.apply(values), scaler.fit_transform(values), atol=1e-5)
 
 
 def test_fit_scaling__same_bits_for_any_source_and_threads(values, tmp_path, monkeypatch):
     monkeypatch.setattr(features, "BLOCK_ROWS", 128)
-    wanted = fit_scaling(as_features(values), "standard", ONE)
+    wanted, _ = fit_scaling(as_features(values), "standard", ONE)
     for form in forms(values, tmp_path):
-        found = fit_scaling(as_features(form), "standard", THREE)
+        found, _ = fit_scaling(as_features(form), "standard", THREE)
         np.testing.assert_array_equal(found.centre, wanted.centre)
         np.testing.assert_array_equal(found.spread, wanted.spread)
 
@@ -83,7 +83,7 @@ def test_fit_scaling__same_bits_for_any_source_and_threads(values, tmp_path, mon
 def test_fit_scaling__constant_columns_named_and_dropped(values):
     frame = pd.DataFrame(values, columns=list("abcd")).assign(same=7.0)
     with pytest.warns(FeatureWarning, match="same"):
-        scaling = fit_scaling(as_features(frame), "standard", ONE)
+        scaling, _ = fit_scaling(as_features(frame), "standard", ONE)
     assert scaling.apply(frame.to_numpy()).shape == (1000, 4)
     with pytest.raises(ValueError, match="every feature is constant"):
         fit_scaling(as_features(np.ones((5, 2))), "standard", ONE)
@@ -95,21 +95,21 @@ def test_not_finite__named_or_imputed(values, value, monkeypatch):
     values[317, 2] = value
     with pytest.raises(ValueError, match="row 317, column 2"):
         fit_scaling(as_features(values), "standard", ONE)
-    scaling = fit_scaling(as_features(values), "standard", ONE, impute="mean")
+    scaling, _ = fit_scaling(as_features(values), "standard", ONE, impute="mean")
     assert scaling.apply(values)[317, 2] == 0.0  # the mean, scaled
     assert np.isfinite(scaling.apply(values)).all()
 
 
 def test_scaling__new_rows_are_checked_too(values):
-    scaling = fit_scaling(as_features(values), "minmax", ONE)
+    scaling, _ = fit_scaling(as_features(values), "minmax", ONE)
     with pytest.raises(ValueError, match="row 12, column 1"):
         scaling.apply(np.array([[0.0, np.nan, 0.0, 0.0]]), first_row=12)
 
 
-def test_sample_rows__same_for_any_source(values, tmp_path, monkeypatch):
+def test_sample__same_for_any_source(values, tmp_path, monkeypatch):
     monkeypatch.setattr(features, "BLOCK_ROWS", 64)
-    chosen, rows = sample_rows(as_features(values), 100, 5, ONE)
+    chosen = draw_rows(len(values), 100, 5)
     assert len(np.unique(chosen)) == 100
-    np.testing.assert_array_equal(rows, values[chosen])
-    for form in forms(values, tmp_path):
-        np.testing.assert_array_equal(sample_rows(as_features(form), 100, 5, THREE)[1], rows)
+    for form in (values, *forms(values, tmp_path)):
+        _, rows = fit_scaling(as_features(form), "standard", THREE, rows=chosen)
+        np.testing.assert_array_equal(rows, values[chosen])

@@ -192,7 +192,7 @@ def test_damaged__shard_lost_or_changed(s3, base_labels, output, monkeypatch):
 
 
 def test_existing__kept_unless_asked(s3, ensemble, output):
-    create_ensemble(output, 10, [3])
+    create_ensemble(output, 10, [3], identity="one that can be continued")
     with pytest.raises(StoreError, match="exists"):
         create_ensemble(output, 10, [3])
     with pytest.raises(StoreError, match="is no consensus store"):

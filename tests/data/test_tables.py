@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import tracemalloc
+from decimal import Decimal
 from functools import partial
 
 import fsspec
@@ -492,7 +493,8 @@ def assert_as_the_csv_module_reads(content, names, columns):
             elif isinstance(label, str):
                 assert label == text
             else:
-                assert label == (text.lower() == "true" if text.lower() in ("true", "false") else float(text))
+                # As a decimal number: a float loses digits that labels keep.
+                assert label == (text.lower() == "true" if text.lower() in ("true", "false") else Decimal(text))
 
 
 def dialect_of(names, content):

@@ -2,19 +2,12 @@
 
 import dask
 import dask.array as da
-import dask.dataframe as dd
 import numpy as np
-import pandas as pd
 import pytest
-from distributed import Client, LocalCluster
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cehm_dask import CEHM
-from cehm_dask.clusters import connect
-from cehm_dask.engine import collection
-from cehm_dask.errors import ClusterError, InputError, InputTypeError
-from tests.conftest import worker_processes
 
 pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
 

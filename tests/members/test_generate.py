@@ -61,7 +61,7 @@ def test_plan_members__refused(options, message):
 @pytest.mark.parametrize("view", [{}, {"subspace": 0.5}, {"projection": 3}, {"bootstrap": True}])
 def test_label__nearest_centre_as_the_model_predicts(blobs, base, view):
     points, _ = blobs
-    scaling = fit_scaling(as_features(points), "standard", ONE)
+    scaling, _ = fit_scaling(as_features(points), "standard", ONE)
     plan = MemberPlan(base, 7, seed=3, **view)
     member, _ = fit_member(plan, scaling.apply(points))
     assert isinstance(member, Linear)
@@ -74,7 +74,7 @@ def test_label__nearest_centre_as_the_model_predicts(blobs, base, view):
 
 def test_label__equals_scikit_learn(blobs):
     points, _ = blobs
-    scaling = fit_scaling(as_features(points), "none", ONE)
+    scaling, _ = fit_scaling(as_features(points), "none", ONE)
     member, _ = fit_member(MemberPlan("kmeans", 9, seed=1), scaling.apply(points))
     rng = np.random.default_rng(1)
     model = KMeans(9, init="random", n_init=1, random_state=int(rng.integers(2**31))).fit(scaling.apply(points))
@@ -336,7 +336,7 @@ def test_lloyd__ends_where_scikit_learn_does(blobs, view, monkeypatch):
     monkeypatch.setattr("cehm_dask.members.generate.LLOYD_TOLERANCE", 1e-14)
     points, _ = blobs
     source = as_features(points)
-    scaling = fit_scaling(source, "standard", ONE)
+    scaling, _ = fit_scaling(source, "standard", ONE)
     scaled = scaling.apply(points)
     start, _ = fit_member(MemberPlan("kmeans", 6, seed=2, **view), scaled[:200])
     (found,) = lloyd(source, scaling, [start], THREE)

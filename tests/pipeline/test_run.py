@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,10 +28,12 @@ from cehm_dask.data.seals import with_seal
 from cehm_dask.data.synth import Synth
 from cehm_dask.engine.budget import make_budget
 from cehm_dask.machine import cores
+from cehm_dask.pipeline import run as pipeline_run
 from cehm_dask.pipeline.directory import Directory
 from cehm_dask.pipeline.estimate import outlook
 from cehm_dask.pipeline.recipe import load, parse
 from cehm_dask.pipeline.run import STAGES, run
+from cehm_dask.report.picture import FIRST_ROWS
 from cehm_dask.results import export
 from tests.conftest import cehm
 
@@ -270,7 +273,7 @@ def test_again__old_result_of_other_settings_is_never_taken_for_the_new(folder, 
         raise PowerCut
 
     with monkeypatch.context() as patch:
-        patch.setattr(CEHM, "fit", fit)
+        patch.setattr("cehm_dask.pipeline.run.find_consensus", fit)
         patch.setattr(Directory, "write", Directory.write)  # put back afterwards
         with pytest.raises(PowerCut):
             again("consensus.k=4")
@@ -620,3 +623,19 @@ def test_process__no_cluster_is_5(folder):
     assert done.returncode == 5, done.stderr
     assert "tcp://127.0.0.1:9" in done.stderr
     assert json.loads(Path("out/run.json").read_text())["stages"]["consensus"]["state"] == "failed"
+
+
+def test_features__are_read_three_times(tmp_path, monkeypatch):
+    """For statistics and the sample; for the labels; for the picture, after a few rows to count from."""
+    n, read = 3000, []
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(n, 4)))
+    opened = pipeline_run.open_features
+
+    def counted(recipe):
+        features = opened(recipe)
+        return replace(features, read=lambda a, b: read.append(b - a) or features.read(a, b))
+
+    monkeypatch.setattr(pipeline_run, "open_features", counted)
+    monkeypatch.chdir(tmp_path)
+    run(parse("features: {path: x.npy}\nensemble: {members: 4}\nconsensus: {k: 3}\noutput: out\n"))
+    assert sum(read) == 3 * n + FIRST_ROWS

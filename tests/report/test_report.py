@@ -27,12 +27,15 @@ from cehm_dask import CEHM, ClusterEnsemble, cli
 from cehm_dask.data.consensus_store import open_consensus
 from cehm_dask.data.ingest import ingest
 from cehm_dask.data.synth import Synth
+from cehm_dask.errors import InputError
+from cehm_dask.machine import Machine
 from cehm_dask.method.params import PAPER
 from cehm_dask.report import browser, picture, write_report
 from cehm_dask.report import page as page_module
 from cehm_dask.report.drawing import COLOURS
-from cehm_dask.report.findings import labels_of, look, members_of, runners_up
+from cehm_dask.report.findings import look, members_of, runners_up
 from cehm_dask.report.page import compose
+from cehm_dask.results.scoring import labels_of
 from tests.conftest import edit_facts, without_digests
 
 pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
@@ -372,21 +375,35 @@ def test_file__is_not_replaced_unless_asked(made, tmp_path):
     assert "else's" in path.read_text()
 
 
-def test_features_larger_than_memory__have_the_same_axes(monkeypatch):
-    values = np.random.default_rng(0).normal(size=(500, 6)) * [5, 4, 1, 1, 1, 1]
+@pytest.mark.parametrize("missing", [0.0, 0.1])
+def test_features__axes_are_those_of_all_rows_whatever_the_blocks_and_threads(monkeypatch, missing):
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(500, 6)) * [5, 4, 1, 1, 1, 1] + [1e6, 0, 0, 0, 0, 0]
     values[:, 1] += values[:, 0]
+    values[rng.random(values.shape) < missing] = np.nan
+    values = np.column_stack([values, np.full(500, 0.1)])  # a constant one is left out
     rows = np.arange(0, 500, 2)
-    wanted = PCA(2).fit_transform(StandardScaler().fit_transform(values))[rows]
-    planes = {}
-    for where, allowed in (("memory", 1 << 40), ("blocks", 0)):
-        machine = type("Machine", (), {"allowed": allowed, "threads": 2})
-        monkeypatch.setattr(picture, "this_machine", lambda _memory, machine=machine: machine)
-        monkeypatch.setattr("cehm_dask.data.features.BLOCK_ROWS", 128)
-        plane = picture.plane_of(rows, 500, coordinates=None, features=values, labels=None)
-        planes[where] = plane
-        found = plane.coordinates
-        np.testing.assert_allclose(np.abs(found), np.abs(wanted), atol=1e-3)
-    assert planes["memory"].axes == planes["blocks"].axes
+    given = pd.DataFrame(values[:, :-1])
+    wanted = PCA(2).fit(StandardScaler().fit_transform(given.fillna(given.mean())))
+    coordinates = wanted.transform(StandardScaler().fit_transform(given.fillna(given.mean())))[rows]
+    monkeypatch.setattr("cehm_dask.data.features.BLOCK_ROWS", 128)
+    planes = []
+    for threads in (1, 3):
+        monkeypatch.setattr(
+            picture, "this_machine", lambda _memory, threads=threads: Machine(None, threads, 1 << 40, 0)
+        )
+        planes.append(picture.plane_of(rows, 500, coordinates=None, features=values, labels=None))
+    np.testing.assert_allclose(np.abs(planes[0].coordinates), np.abs(coordinates), rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(planes[0].coordinates, planes[1].coordinates)
+    assert "with {:.0%} and {:.0%} of".format(*wanted.explained_variance_ratio_) in planes[0].axes
+
+
+def test_features__of_which_none_varies_or_one():
+    rows = np.arange(5)
+    with pytest.raises(InputError, match="every feature is constant"):
+        picture.plane_of(rows, 5, coordinates=None, features=np.full((5, 3), 0.1), labels=None)
+    one = picture.plane_of(rows, 5, coordinates=None, features=np.arange(5.0)[:, None], labels=None)
+    np.testing.assert_allclose(one.coordinates[:, 0], (np.arange(5) - 2) / np.sqrt(2))
 
 
 def machado(cone):

@@ -1,0 +1,106 @@
+"""Memory of what comes after the consensus: stated beforehand, held to, and refused with both numbers."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from cehm_dask import CEHM
+from cehm_dask.data.consensus_store import open_consensus
+from cehm_dask.data.synth import Synth
+from cehm_dask.errors import BudgetError
+from cehm_dask.report import write_report
+from cehm_dask.results import export
+from cehm_dask.results.scoring import evaluate
+
+N = 400_000
+FEATURES = 40
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A consensus with its ensemble, known classes as texts, ids and features: 64 MB as float32."""
+    folder = tmp_path_factory.mktemp("large")
+    made = Synth(N, 10, n_classes=5, k_min=6, k_max=12)
+    made.write(str(folder / "ensemble.zarr"))
+    CEHM(5, random_state=0).fit(str(folder / "ensemble.zarr"), output=str(folder / "consensus.zarr"))
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"id": [f"sample-{row}" for row in range(N)]})
+    table["class"] = np.array(["one", "two", "three", "four", "five"])[rng.integers(5, size=N)]
+    table.to_parquet(folder / "table.parquet", row_group_size=1 << 17)
+    features = np.lib.format.open_memmap(folder / "features.npy", "w+", np.float32, (N, FEATURES))
+    for start in range(0, N, 1 << 16):
+        part = features[start : start + (1 << 16)]
+        part[:] = rng.normal(size=part.shape)
+    return folder
+
+
+MEASURED = """
+import json, logging, sys
+from pathlib import Path
+from cehm_dask.data.consensus_store import open_consensus
+from cehm_dask.machine import forget_peak, peak_bytes, resident_bytes
+from cehm_dask.report import write_report
+from cehm_dask.results import export
+from cehm_dask.results.scoring import evaluate
+
+found = []
+class Heard(logging.Handler):
+    def emit(self, record):
+        if hasattr(record, "projected"):
+            found.append((record.projected, record.allowed))
+
+logging.getLogger("cehm_dask").setLevel(logging.INFO)
+logging.getLogger("cehm_dask").addHandler(Heard())
+forget_peak()
+memory = resident_bytes() + (600 << 20)
+{step}
+print(json.dumps([peak_bytes(), max(projected for projected, _ in found), found[0][1]]))
+"""
+
+STEPS = {
+    "scores": """evaluate("consensus.zarr", "table.parquet", column="class", ensemble="ensemble.zarr", memory=memory)
+    """.strip(),
+    "report": """write_report("consensus.zarr", "page.html", ensemble="ensemble.zarr", features="features.npy",
+        row_ids=export.column_ids("table.parquet", "id"), memory=memory)""",
+}
+for _suffix in export.SUFFIXES:
+    STEPS[_suffix] = f"""
+stored = open_consensus("consensus.zarr")
+columns = [stored.array(name) for name in ("labels", "margin", "confidence")]
+export.write(Path("out{_suffix}"), *columns, export.column_ids("table.parquet", "id"), memory=memory)
+"""
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_memory__peak_projected_allowed(folder, step):
+    command = [sys.executable, "-c", MEASURED.format(step=STEPS[step])]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    peak, projected, allowed = json.loads(done.stdout)
+    print(step, [size >> 20 for size in (peak, projected, allowed)])
+    assert peak <= projected <= allowed
+
+
+REFUSED = r"memory=100.00 MiB allowed < .* projected for {}, most of it for "
+
+
+def test_memory__refused_with_both_numbers(folder, tmp_path):
+    consensus = str(folder / "consensus.zarr")
+    with pytest.raises(BudgetError, match=REFUSED.format("scores")):
+        evaluate(consensus, np.zeros(N, int), memory="100MiB")
+    with pytest.raises(BudgetError, match=REFUSED.format("the report")):
+        write_report(consensus, tmp_path / "page.html", memory="100MiB")
+    stored = open_consensus(consensus)
+    with pytest.raises(BudgetError, match=REFUSED.format("out.csv")):
+        export.write(tmp_path / "out.csv", *[stored.array("labels")] * 3, memory="100MiB")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_memory__wide_features_are_refused_before_a_row_is_read(folder, tmp_path):
+    wide = np.broadcast_to(np.float32(0), (N, 10_000))
+    with pytest.raises(BudgetError, match=r"memory=2.00 GiB allowed < .* the picture of the features, .*coordinates"):
+        write_report(str(folder / "consensus.zarr"), tmp_path / "page.html", features=wide, memory="2GiB")
