@@ -324,7 +324,7 @@ def _heard(job: Any) -> Any:
 
 
 def _queue(cluster: Any, config: Jobs) -> None:
-    """Hand in jobs and hear at once if the queue refuses them."""
+    """Submit jobs and report at once if the queue refuses them."""
     cluster.scale(jobs=config.wanted)
     for _ in range(config.wanted):
         try:

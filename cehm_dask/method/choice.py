@@ -22,6 +22,10 @@ if one of these holds:
 - the members are nested: where clusters of two members overlap, the smaller lies inside the larger. Members that merge
   or split whole clusters are like that, members that cut a continuum somewhere are not.
 
+Nested members that are not finer than the clusters tell k by their borders rather than by gaps
+(:mod:`cehm_dask.borders`): k-means from one random start merges two clusters here and splits one there, each time
+others, which blurs the eigenvalues but hardly the borders.
+
 If none holds, there is no clear k, and the k with the largest gap is kept all the same. Agreement with the members
 would be a bad judge: it mostly grows with k.
 """
@@ -34,6 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.machine import one_thread
+from cehm_dask.method.borders import Level, levels
 from cehm_dask.method.intersections import Hyperedges
 from cehm_dask.method.spectral import iterated_vectors
 
@@ -74,8 +79,8 @@ Nine in ten ensembles on blobs, of coarse or same-k members, had 0.86 to 0.99; u
 k-means with four clusters in the plane, which finds the same quarters every time (1.0): no rule on labels can tell.
 """
 
-DROP_IF_NESTED = 0.6
-"""Least drop of nested members: the last eigenvalue that counts is 1.8 times the next."""
+FIRM = 0.6
+"""Least firmness of borders between clusters of nested members; of 132 ensembles with the right k, 130 had it."""
 
 SMALL_DROP = 0.35
 """Fine members leave no larger drop than this: their eigenvalues fall evenly behind the clusters."""
@@ -184,6 +189,10 @@ def choose(hyperedges: Hyperedges, n_clusters: Iterable[int]) -> Choice:
         return Choice(ks[0], True, ONLY_ONE)
     found = gaps(hyperedges, max(ks))
     scale = _scale(found)
+    if scale is _drop and not _independent(found) and containment(hyperedges) >= NESTED:
+        drawn = levels(hyperedges)
+        if any(level.n_clusters in ks for level in drawn):
+            return _by_borders(drawn, ks)
     why_not = _unclear(hyperedges, found, ks, scale)
     possible = [gap for gap in found if gap.n_clusters in ks]
     if not possible or max(map(scale, possible)) <= 0.0:
@@ -194,6 +203,25 @@ def choose(hyperedges: Hyperedges, n_clusters: Iterable[int]) -> Choice:
         return Choice(k, False, f"{why_not}; kept is k={k}, with the largest spectral gap ({scale(largest):.2f})")
     reason = f"the members separate {k} groups and no more: the spectral gap behind k={k} is {scale(largest):.2f}, "
     return Choice(k, True, f"{reason}the largest up to k={max(ks)}")
+
+
+def _by_borders(drawn: list[Level], ks: list[int]) -> Choice:
+    """The choice where members merge and split each other's clusters: one of the levels has a k that may be kept."""
+    best = max(drawn, key=_score)
+    k = best.n_clusters
+    if k in ks and best.firm >= FIRM:
+        reason = f"the members separate {k} groups: those that cut between two of them cut at the same place"
+        finer = f", which of finer cuts is at most {best.finer:.0%} true" if best.finer > 0.0 else ""
+        return Choice(k, True, f"{reason} (at least {best.firm:.0%} of what they tell{finer})")
+    why_not = f"k={k} stands out, which was not run"
+    if k in ks:
+        why_not = f"members that cut between two of {k} groups cut at different places (only {best.firm:.0%} is common)"
+    kept = max((level for level in drawn if level.n_clusters in ks), key=_score).n_clusters
+    return Choice(kept, False, f"{why_not}; kept is k={kept}, with the clearest borders of those that may be kept")
+
+
+def _score(level: Level) -> float:
+    return level.score
 
 
 def recommend(hyperedges: Hyperedges, n_clusters: Iterable[int]) -> Choice:
@@ -224,12 +252,17 @@ def _scale(found: list[Gap]) -> Scale:
     return _width if widest.finer >= MOST_FINER and no_drop else _drop
 
 
+def _independent(found: list[Gap]) -> bool:
+    """Whether no eigenvalue stands above those of shuffled labels."""
+    return not found or max(gap.inside for gap in found) <= found[0].edge
+
+
 def _unclear(hyperedges: Hyperedges, found: list[Gap], ks: list[int], scale: Scale) -> str:
     """Why no number of clusters stands out; empty if one does."""
     ranked = sorted(found, key=lambda gap: -scale(gap))
     if not ranked:
         return "no member has two clusters or more"
-    if max(gap.inside for gap in found) <= found[0].edge:
+    if _independent(found):
         return "the members agree no more than independent labels do"
     problem = _problem_of(hyperedges, ranked, scale)
     k = ranked[0].n_clusters
@@ -239,18 +272,16 @@ def _unclear(hyperedges: Hyperedges, found: list[Gap], ks: list[int], scale: Sca
 def _problem_of(hyperedges: Hyperedges, ranked: list[Gap], scale: Scale) -> str:
     """What is wrong with the largest gap; empty if nothing is."""
     largest = ranked[0]
-    k, least = largest.n_clusters, WIDE_IF_FINE
+    k = largest.n_clusters
     if scale is _drop:
-        nested, least = containment(hyperedges), DROP_IF_NESTED
-        if nested < NESTED:
-            if largest.to_edge and largest.drop >= DROP_TO_EDGE:
-                return ""
-            return (
-                f"too few members have {FINER} times k={k} clusters or more, and clusters of different members cut "
-                f"across each other (containment {nested:.2f}, at least {NESTED} is needed)"
-            )
-    if scale(largest) < least:
-        return f"no spectral gap is large enough (the largest, behind k={k}, is {scale(largest):.2f} of {least})"
+        if largest.to_edge and largest.drop >= DROP_TO_EDGE:
+            return ""
+        return (
+            f"too few members have {FINER} times k={k} clusters or more, and clusters of different members cut "
+            f"across each other (containment {containment(hyperedges):.2f}, at least {NESTED} is needed)"
+        )
+    if scale(largest) < WIDE_IF_FINE:
+        return f"no spectral gap is large enough (the largest, behind k={k}, is {scale(largest):.2f} of {WIDE_IF_FINE})"
     if len(ranked) > 1 and scale(largest) < NEXT_GAP * scale(ranked[1]):
         return f"k={k} and k={ranked[1].n_clusters} stand out alike"
     return ""

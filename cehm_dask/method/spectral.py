@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh
-from scipy.sparse.linalg import eigsh
+from scipy.sparse.linalg import ArpackError, eigsh
 from scipy.special import entr
 
 from cehm_dask.method.intersections import Hyperedges
@@ -43,16 +43,33 @@ def leading_vectors(similarity: Floats, count: int, direct: int = DIRECT) -> tup
     size = len(similarity)
     normalised += normalised.T
     normalised /= 2
-    if size > direct and count < size // 10:
-        values, vectors = eigsh(normalised, count, which="LA", v0=np.ones(size))
-        order = np.argsort(values)
-        values, vectors = values[order], vectors[:, order]
+    found = _by_lanczos(normalised, count) if size > direct and count < size // 10 else None
+    if found is not None:
+        values, vectors = found
     else:
         values, vectors = eigh(normalised, subset_by_index=[size - count, size - 1])
         if vectors.shape[1] < count:  # LAPACK's search for some may miss equal eigenvalues: of a graph in many parts
             values, vectors = eigh(normalised, driver="evd")
             values, vectors = values[size - count :], vectors[:, size - count :]
     return values[::-1], vectors[:, ::-1], degrees
+
+
+def _by_lanczos(matrix: Floats, count: int) -> tuple[Floats, Floats] | None:
+    """Largest eigenvalues, ascending, and their vectors; None if the iteration fails, as it may where many are equal.
+
+    It starts from a fixed vector. Should the matrix map few vectors onto themselves and that one be among them, it
+    tries another, with more room.
+    """
+    size = len(matrix)
+    starts = ((np.ones(size), None), (np.random.default_rng(0).standard_normal(size), min(size, 4 * count + 20)))
+    for start, room in starts:
+        try:
+            values, vectors = eigsh(matrix, count, which="LA", v0=start, ncv=room)
+        except ArpackError:
+            continue
+        order = np.argsort(values)
+        return values[order], vectors[:, order]
+    return None
 
 
 def iterated_vectors(matrix: Floats, count: int, iterations: int) -> tuple[Floats, Floats]:

@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn import datasets
 from sklearn.cluster import KMeans
+from sklearn.metrics import normalized_mutual_info_score
 
-from cehm_dask import job
+from cehm_dask import CEHM, job
 from cehm_dask.data.features import as_features
 from cehm_dask.data.labels import as_labels
 from cehm_dask.data.synth import Synth
@@ -50,6 +51,10 @@ SIX = {
 
 
 def blobs(*, k: int, d: int, n: int, apart: float, sizes: float, seed: int) -> Rows:
+    return with_classes(k=k, d=d, n=n, apart=apart, sizes=sizes, seed=seed)[0]
+
+
+def with_classes(*, k: int, d: int, n: int, apart: float, sizes: float, seed: int) -> tuple[Rows, NDArray[Any]]:
     """k round clusters, their spreads from 0.7 to 1.3, any two centres at least ``apart`` mean spreads apart.
 
     ``sizes`` is the concentration of their shares: 4 makes some several times as large as others; none is below 3 %.
@@ -64,7 +69,7 @@ def blobs(*, k: int, d: int, n: int, apart: float, sizes: float, seed: int) -> R
         side *= 1.005
     shares = np.maximum(rng.dirichlet(np.full(k, sizes)), 0.03)
     cluster = rng.choice(k, n, p=shares / shares.sum())
-    return np.asarray(centres[cluster] + rng.standard_normal((n, d)) * spreads[cluster][:, None])
+    return np.asarray(centres[cluster] + rng.standard_normal((n, d)) * spreads[cluster][:, None]), cluster
 
 
 def noise(d: int, seed: int) -> Rows:
@@ -131,6 +136,7 @@ def recommend(_: argparse.Namespace) -> None:
 FRESH = 50_000
 """First seed of the random sets; the constants of the rule were chosen on seeds from 20,000 and 30,000 on."""
 WIDE = range(2, 31)
+RECOVERED = 0.95
 
 
 def widths(k: int, n: int, finest: int | None = None) -> dict[str, tuple[int, int]]:
@@ -158,36 +164,56 @@ class Tally:
     def __init__(self) -> None:
         self.counts: dict[str, Counter[str]] = {}
 
-    def add(self, what: str, base_labels: NDArray[Any], k: int | None) -> None:
-        """``k`` is None for noise: the right answer is that there is none."""
+    def add(self, what: str, base_labels: NDArray[Any], k: int | None, truth: NDArray[Any] | None = None) -> None:
+        """``k`` is None for noise: the right answer is that there is none.
+
+        With the classes given, a set counts as recovered if the default consensus at the true k has an NMI of
+        RECOVERED or more with them: where it has not, these members do not tell the classes.
+        """
         found = judged(base_labels, WIDE)
         right = found.n_clusters == k
         counts = self.counts.setdefault(what, Counter())
         counts.update(sets=1, unclear=not found.clear, right=found.clear and right, kept=right)
+        if truth is not None and k is not None:
+            model = CEHM(k, random_state=0).fit(base_labels)
+            recovered = normalized_mutual_info_score(truth, model.labels_) >= RECOVERED
+            counts.update(recovered=recovered, both=recovered and found.clear and right, scored=1)
 
     def show(self) -> None:
         for what, counts in self.counts.items():
             sets, unclear, right = counts["sets"], counts["unclear"], counts["right"]
             print(
                 f"  {what}: {sets} ensembles, {right} right, {unclear} no clear k, {sets - right - unclear} wrong; "
-                f"right k kept, clear or not: {counts['kept']}",
+                f"right k kept, clear or not: {counts['kept']}"
+                + (
+                    f"; classes recovered: {counts['recovered']}, of these right: {counts['both']}"
+                    * bool(counts["scored"])
+                ),
                 flush=True,
             )
+
+
+def random_set(seed: int) -> tuple[int, Rows, NDArray[Any], np.random.Generator]:
+    """3 to 20 blobs in 2 to 20 dimensions: their number, the rows, the classes, and the generator for more."""
+    rng = np.random.default_rng(seed)
+    k, d, n = int(rng.integers(3, 21)), int(rng.integers(2, 21)), int(rng.integers(800, 3001))
+    sizes, apart = float(rng.choice([4.0, 20.0, 1000.0])), float(rng.uniform(4.5, 9.0))
+    return k, *with_classes(k=k, d=d, n=n, apart=apart, sizes=sizes, seed=seed), rng
 
 
 def kinds(chosen: argparse.Namespace) -> None:
     """Random sets of 3 to 20 classes and noise, by kind of members."""
     found = Tally()
     for seed in range(FRESH, FRESH + chosen.sets):
-        rng = np.random.default_rng(seed)
-        k, d, n = int(rng.integers(3, 21)), int(rng.integers(2, 21)), int(rng.integers(800, 3001))
-        sizes, apart = float(rng.choice([4.0, 20.0, 1000.0])), float(rng.uniform(4.5, 9.0))
-        rows = blobs(k=k, d=d, n=n, apart=apart, sizes=sizes, seed=seed)
+        k, rows, truth, rng = random_set(seed)
+        n = len(rows)
         flat = rng.random((n, int(rng.integers(2, 11))))
         for kind, (low, high) in widths(k, n).items():
-            found.add(f"blobs, members {kind}", members_of(rows, low, high, seed), k)
+            found.add(f"blobs, members {kind}", members_of(rows, low, high, seed), k, truth)
             if not kind.startswith("fine"):
-                found.add(f"blobs, members {kind}, ten starts each", careful_members(rows, low, high, seed), k)
+                found.add(f"blobs, members {kind}, ten starts each", careful_members(rows, low, high, seed), k, truth)
+                what = f"uniform noise, members {kind}, ten starts each"
+                found.add(what, careful_members(flat, low, high, seed), None)
             found.add(f"uniform noise, members {kind}", members_of(flat, low, high, seed), None)
             random = [rng.integers(0, width, n) for width in rng.integers(low, high + 1, 30)]
             found.add(f"independent labels, members {kind}", np.stack(random, 1), None)

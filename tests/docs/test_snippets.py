@@ -1,7 +1,7 @@
 """Every snippet of the pages is run: Python and ``cehm`` commands in order, a folder per page; recipes are parsed.
 
-A block under a comment ``<!-- not run: NAME -->`` is not run, for the reason that NOT_RUN gives; its commands must
-parse all the same.
+A block under a comment ``<!-- not run: NAME -->`` is not run, for the reason that NOT_RUN gives; its commands and
+Python must parse all the same.
 """
 
 import shutil
@@ -21,6 +21,7 @@ NOT_RUN = {
     "slurm-queue": "needs SLURM; tests/clusters/test_slurm.py runs such commands",
     "running-scheduler": "needs a scheduler with certificates; tests/clusters/test_connect.py starts one",
     "comparisons": "takes minutes; tests/paper/test_compare.py runs smaller ones",
+    "sketch": "part of a module; would change the package for the tests that follow",
     "experiments": "takes hours; tests/paper/test_reproduce.py runs a smaller one",
 }
 ENVIRONMENT = {"BUCKET": "bucket"}
@@ -68,7 +69,9 @@ def do(block, names):
     """Run one block; ``names`` are the variables of the page so far."""
     if block.language == "python":
         line = int(block.place.rpartition(":")[2])
-        exec(compile("\n" * (line - 1) + block.text, block.place, "exec"), names)
+        code = compile("\n" * (line - 1) + block.text, block.place, "exec")
+        if block.not_run is None:
+            exec(code, names)
     elif block.language == "sh":
         for words, target in commands(block.text):
             parses(words)

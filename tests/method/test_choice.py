@@ -13,12 +13,24 @@ from cehm_dask.data.labels import as_labels
 from cehm_dask.engine.sweep import Engine
 from cehm_dask.job import Where, budget_of, find_consensus
 from cehm_dask.method import choice, survey
+from cehm_dask.method.borders import levels
 from cehm_dask.method.choice import choose, containment, gaps, tiny_clusters
 from cehm_dask.method.consensus import ConsensusWarning
 from cehm_dask.method.intersections import hyperedges_of, intersections
 from cehm_dask.method.params import Params
 from cehm_dask.method.result import gather, join
-from tests.benchmarks.choice import SIX, WIDE, blobs, judged, made_up, members_of, noise, recommended
+from tests.benchmarks.choice import (
+    SIX,
+    WIDE,
+    blobs,
+    judged,
+    made_up,
+    members_of,
+    noise,
+    random_set,
+    recommended,
+    widths,
+)
 
 
 def hyperedges_in(base_labels):
@@ -72,6 +84,44 @@ def test_choose__same_k_coarse_and_fine_members(low, high, missing):
 def test_choose__same_k_and_coarse_kmeans_members(low, high):
     found = judged(members_of(blobs(k=7, d=8, n=1500, apart=8.0, sizes=1000.0, seed=5), low, high, 4), WIDE)
     assert (found.n_clusters, found.clear) == (7, True)
+
+
+@pytest.mark.parametrize(
+    ("seed", "kind"),
+    [
+        (20002, "all with k"),
+        (20003, "all with k"),
+        (20007, "coarse, 0.5 k .. 1.2 k"),
+        (20007, "coarse, 2 .. k"),
+        (20001, "coarse, 2 .. k"),
+    ],
+)
+def test_choose__members_of_one_start_merge_and_split_clusters(seed, kind):
+    k, rows, _, _ = random_set(seed)
+    found = judged(members_of(rows, *widths(k, len(rows))[kind], seed), WIDE)
+    assert (found.n_clusters, found.clear) == (k, True)
+    assert "cut at the same place" in found.reason
+
+
+def test_levels__borders_that_members_share_are_firm():
+    truth = np.repeat(np.arange(6), 100)
+    rng = np.random.default_rng(0)
+    members = []
+    for _ in range(30):  # each merges two of six classes, and splits another at a place of its own
+        one, other, split = rng.permutation(6)[:3]
+        members.append(np.where(truth == other, one, truth))
+        members[-1][(truth == split) & (rng.random(600) < 0.5)] = 9
+    found = {level.n_clusters: level for level in levels(hyperedges_in(np.stack(members, axis=1)))}
+    assert max(found.values(), key=lambda level: level.score).n_clusters == 6
+    assert found[6].firm > 0.8 > 0.5 > found[6].finer
+
+
+def test_choose__borders_of_a_k_that_was_not_run():
+    k, rows, _, _ = random_set(20002)
+    found = choose(hyperedges_in(members_of(rows, k, k, 20002)), [2, k - 1])
+    assert not found.clear
+    assert f"k={k} stands out, which was not run" in found.reason
+    assert found.n_clusters in (2, k - 1)
 
 
 @pytest.mark.parametrize(("low", "high"), [(7, 7), (4, 8), (2, 7), (11, 30)])
