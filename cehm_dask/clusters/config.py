@@ -39,6 +39,9 @@ PINNED = {
 SHELL = frozenset({"prologue", "directives"})
 """Keys whose values a shell or a queue reads: ``${VAR}`` in them is theirs."""
 
+NEVER_RUN = ("pbs", "sge", "lsf")
+"""Queues whose files and job scripts are tested, but in which no job was run yet; SLURM's code runs them all."""
+
 LOOPBACK = "lo"
 SKIPPED = ("Adaptive", "[key]")
 """What pydantic names in the place of an error that is no key."""

@@ -20,6 +20,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from cehm_dask.clusters.config import (
+    NEVER_RUN,
     Adaptive,
     Address,
     Clustered,
@@ -41,6 +42,8 @@ from cehm_dask.clusters.workers import check_versions, reason_of, workers_of
 from cehm_dask.errors import BudgetError, CehmError, ClusterError, InputTypeError, MissingExtraError
 from cehm_dask.machine import format_bytes, parse_bytes
 from cehm_dask.masking import known, mask_process
+
+log = logging.getLogger(__name__)
 
 WORKER_BYTES = 300 << 20
 """What a worker takes before it holds any data, roughly; with less it is killed and started again without end."""
@@ -314,6 +317,8 @@ def _ssh(config: Ssh) -> Any:
 
 
 def _jobs(config: Jobs) -> Any:
+    if config.kind in NEVER_RUN:
+        log.warning("kind: %s: no job was run in such a queue yet, only its job script is tested", config.kind)
     jobqueue = _need("dask_jobqueue", config.kind, config.kind)
     start = {
         "slurm": jobqueue.SLURMCluster,

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, isqrt, sqrt
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,12 +31,6 @@ from cehm_dask.method import kernels
 T = TypeVar("T")
 
 BASES = ("kmeans", "minibatch", "mixture", "birch", "dask-ml")
-
-
-class Fitted(Protocol):
-    """A fitted member: labels rows of scaled features from 0."""
-
-    def predict(self, rows: NDArray[np.float32]) -> NDArray[Any]: ...
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,12 @@ known before its end; no more than a block of them is ever in memory.
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cehm_dask.cluster_ensemble import ClusterEnsemble
 from cehm_dask.data.arrays import is_store
@@ -22,8 +21,6 @@ from cehm_dask.data.model_store import check_new, write_prediction
 from cehm_dask.errors import InputError, StoreError
 from cehm_dask.estimator import CEHM
 from cehm_dask.results import export
-
-Blocks = Iterator[tuple[NDArray[np.int16], NDArray[np.float64]]]
 
 
 def load(url: str | os.PathLike[str]) -> CEHM | ClusterEnsemble:

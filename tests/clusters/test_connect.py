@@ -21,7 +21,7 @@ from cehm_dask import CEHM
 from cehm_dask.clusters import connect as cluster
 from cehm_dask.clusters import workers
 from cehm_dask.clusters.certificates import make_certificates
-from cehm_dask.clusters.config import KINDS, PINNED, read_config
+from cehm_dask.clusters.config import KINDS, NEVER_RUN, PINNED, read_config
 from cehm_dask.clusters.connect import connect
 from cehm_dask.data.consensus_store import open_consensus
 from cehm_dask.data.ingest import ingest
@@ -128,6 +128,13 @@ def test_shipped_file__what_it_offers_in_comments_is_valid_too(path, tmp_path):
 def test_shipped_files__cover_every_kind():
     kinds = {yaml.safe_load(path.read_text())["kind"] for path in CONFIGS.glob("*.yaml")}
     assert kinds == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_configs__say_which_queues_were_never_run(kind):
+    texts = [path.read_text() for path in CONFIGS.glob("*.yaml")]
+    said = [f"\nkind: {kind}" in text for text in texts if "\n# Never run yet: " in text]
+    assert any(said) == (kind in NEVER_RUN)
 
 
 PROCESSES = {"kind": "processes", "memory": "1GiB"}
