@@ -72,7 +72,7 @@ def recipe(seed, folder):
 def csv(seed, folder):
     """One fuzzed .csv file, read in blocks of any size; a third reader agrees."""
     from cehm_dask.data import delimited
-    from tests.test_tables import assert_as_the_csv_module_reads, fuzzed
+    from tests.data.test_tables import assert_as_the_csv_module_reads, fuzzed
 
     delimited.BLOCK_BYTES = random.Random(seed).choice([7, 64, 1 << 19])
     path = folder / "p.csv"
@@ -140,7 +140,7 @@ def damage(path, rng):
 
 def alike(path, folder, compared=lambda one: one):
     """The labels that ``fit`` and ``import`` read, or the sentence with which both refuse."""
-    from tests.test_tables import by_fit, by_import
+    from tests.data.test_tables import by_fit, by_import
 
     here, there = (
         compared(said(read)) for read in (partial(by_fit, path), partial(by_import, path, folder / "e.zarr"))
