@@ -200,7 +200,7 @@ def _fingerprint(labels: Labels) -> str:
     digest = hashlib.blake2b(repr((labels.n_samples, labels.widths)).encode(), digest_size=16)
     for start in range(0, labels.n_samples, RESULT_CHUNK_ROWS):
         rows = labels.read(start, min(start + RESULT_CHUNK_ROWS, labels.n_samples))
-        digest.update(np.ascontiguousarray(rows))
+        digest.update(np.ascontiguousarray(rows).data)
     return digest.hexdigest()
 
 

@@ -31,7 +31,7 @@ STAGES = {"method.start", "method.diffusion", "method.adjustion"}
 
 # Library: the folders and modules that may import it.
 HOMES = {
-    "numba": {"method.kernels"},
+    "numba": {"method.jit"},
     "zarr": {"data.arrays"},
     "distributed": {"engine.dask", "clusters.connect"},
     "cryptography": {"clusters.certificates"},

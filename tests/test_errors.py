@@ -440,10 +440,10 @@ KERNEL = """\
 import logging, sys
 logging.basicConfig(level=logging.INFO)
 import numpy as np
-from cehm_dask.method import kernels
-print(kernels.__file__)
+from cehm_dask.method import counting
+print(counting.__file__)
 table = np.zeros((4, 4), np.int32)
-kernels.intersections(np.array([[0, 1]], np.uint8), np.array([0, 2], np.uint64), table)
+counting.intersections(np.array([[0, 1]], np.uint8), np.array([0, 2], np.uint64), table)
 print(int(table.sum()))
 """
 
@@ -458,7 +458,7 @@ def test_numba__without_a_place_for_its_cache(tmp_path):
         [sys.executable, "-c", KERNEL], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [str(tmp_path / "cehm_dask" / "method" / "kernels.py"), "3"]
+    assert done.stdout.splitlines() == [str(tmp_path / "cehm_dask" / "method" / "counting.py"), "3"]
     assert "intersections is compiled again in every process" in done.stderr
 
 

@@ -112,7 +112,7 @@ class Found(NamedTuple):
 
 def found_in(encoded: Encoded) -> Found:
     """What the coordinator needs of a block."""
-    digest = hashlib.blake2b(np.ascontiguousarray(encoded.codes), digest_size=16)
+    digest = hashlib.blake2b(np.ascontiguousarray(encoded.codes).data, digest_size=16)
     for known in encoded.values or ():
         digest.update(repr(known.tolist()).encode())
     return Found(len(encoded.codes), encoded.values, encoded.widths, digest.hexdigest())

@@ -205,7 +205,7 @@ def _from_csv(table: Csv, leave_out: Sequence[str]) -> Features:
             values = np.empty((batch.num_rows, len(names)))
             for j, (column, cells) in enumerate(zip(columns, batch.columns, strict=True)):
                 values[:, j] = column.read(cells, rows)
-            file.write(values)
+            file.write(values.data)
             rows += len(values)
         if not rows:
             raise InputError(f"n_samples=0: {table.path} has no rows")

@@ -49,7 +49,7 @@ class MappedRows:
         out = np.empty((stop - start, *self.shape[1:]), self.dtype)
         content, done = out.reshape(-1).view(np.uint8), 0
         while done < len(content):
-            got = os.preadv(self._file, [content[done:]], self.offset + start * self._row_bytes + done)
+            got = os.preadv(self._file, [content.data[done:]], self.offset + start * self._row_bytes + done)
             if not got:
                 self.refuse()
             done += got

@@ -85,7 +85,7 @@ class Shards:
                 raw = piece.reshape(-1).view(np.uint8)
                 done = 0
                 while done < len(raw):
-                    got = file.readinto(memoryview(raw)[done:])
+                    got = file.readinto(raw.data[done:])
                     if not got:
                         raise ValueError(f"chunk {number} in {path} is cut short")
                     done += got

@@ -26,7 +26,7 @@ from cehm_dask.engine.task import Workers
 from cehm_dask.errors import InputError
 from cehm_dask.machine import one_thread_each
 from cehm_dask.members.kmeans import fit_centres, through
-from cehm_dask.method import kernels
+from cehm_dask.method import distances
 
 T = TypeVar("T")
 
@@ -287,7 +287,7 @@ class Labeller:
         """1 + the nearest centre of scaled rows, for each member that has centres."""
         found = np.empty((len(scaled), len(self._first) - 1), np.uint16)  # type: ignore[attr-defined]
         columns = np.ascontiguousarray(scaled.T)
-        kernels.nearest(columns, self._slopes, self._intercepts, self._first, found)  # type: ignore[attr-defined]
+        distances.nearest(columns, self._slopes, self._intercepts, self._first, found)  # type: ignore[attr-defined]
         return found
 
     def label(self, rows: NDArray[Any], first_row: int = 0, names: Sequence[str] = ()) -> Codes:
@@ -324,7 +324,7 @@ class Labeller:
                 arrays.append(member.labels)
         for array in arrays:
             digest.update(repr(None if array is None else (array.shape, array.dtype)).encode())
-            digest.update(b"" if array is None else np.ascontiguousarray(array))
+            digest.update(b"" if array is None else np.ascontiguousarray(array).data)
         return digest.hexdigest()
 
 

@@ -38,7 +38,7 @@ from cehm_dask.members.fit import (
     width_of,
 )
 from cehm_dask.members.kmeans import through
-from cehm_dask.method import kernels
+from cehm_dask.method import distances
 
 log = logging.getLogger(__name__)
 
@@ -167,7 +167,7 @@ def _sums_of_block(
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     scaled = labeller.scaling.apply(features.read(*block), block[0], features.names)
     sums, counts = np.zeros((first[-1], scaled.shape[1])), np.zeros(first[-1], np.int64)
-    kernels.centre_sums(scaled, labeller.nearest(scaled), first, sums, counts)
+    distances.centre_sums(scaled, labeller.nearest(scaled), first, sums, counts)
     return sums, counts
 
 

@@ -9,7 +9,7 @@ run in a fixed order: distances feature by feature, centres row by row. Starts, 
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask.method import kernels
+from cehm_dask.method import distances
 
 ROUNDS = 300
 TOLERANCE = 1e-4
@@ -31,9 +31,9 @@ def fit_centres(rows: NDArray[np.float32], k: int, seed: int) -> NDArray[np.floa
     for _ in range(ROUNDS):
         slopes = centres.astype(np.float32)
         intercepts = (-0.5 * (slopes.astype(np.float64) ** 2).sum(axis=1)).astype(np.float32)
-        kernels.nearest(columns, slopes, intercepts, first, labels)
+        distances.nearest(columns, slopes, intercepts, first, labels)
         sums, counts = np.zeros((k, features)), np.zeros(k, np.int64)
-        kernels.centre_sums(centred, labels, first, sums, counts)
+        distances.centre_sums(centred, labels, first, sums, counts)
         _fill_empty(centred, labels[:, 0].astype(np.intp) - 1, centres, sums, counts)
         means = sums / np.maximum(counts, 1)[:, None]
         moved = float(((means - centres) ** 2).sum())

@@ -18,7 +18,7 @@ from cehm_dask.engine.budget import MOST_COUNTED
 from cehm_dask.engine.span import Span
 from cehm_dask.engine.sweep import Engine
 from cehm_dask.errors import StoreError
-from cehm_dask.method import kernels
+from cehm_dask.method import counting
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +94,7 @@ def _count(span: Span, sample: NDArray[np.int64]) -> Tally:
         first, last = np.searchsorted(sample, [block.start, block.stop])
         if last > first:
             sampled.append(block.codes[sample[first:last] - block.start])
-        kernels.intersections(block.codes, span.offsets, table)
+        counting.intersections(block.codes, span.offsets, table)
         if span.labels.silent:
             silent += int(np.count_nonzero(~block.codes.any(axis=1)))
     return table if isinstance(earlier, int) else earlier + table, silent, sampled

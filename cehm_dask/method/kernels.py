@@ -1,24 +1,19 @@
 """Compiled loops: one row block and small arrays in, small arrays out.
 
-The lowest room of the flow: every stage, on every scheduler, comes down to these functions, and numba is
-used nowhere else. A block of codes *is* the sparse incidence matrix H: row ``r`` lies in the hyperedges at
-the slots ``offsets[j] + codes[r, j]``. Slots that mean "this member says nothing" carry zero weight, so no
-loop branches on missing labels.
+Every stage, on every scheduler, comes down to these functions and those of ``counting``. A block of codes *is* the
+sparse incidence matrix H: row ``r`` lies in the hyperedges at the slots ``offsets[j] + codes[r, j]``. Slots of missing
+labels carry zero weight, so no loop branches on them.
 
-Sums over members run in member order inside a row and counts are integers: blocks, threads and machines
-cannot change a bit of the result. ``fastmath`` would give that up, so it stays off.
+Sums over members run in member order inside a row and counts are integers: blocks, threads and machines cannot change a
+bit of the result. ``fastmath`` would give that up, so it stays off.
 """
 
-import logging
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import numba
 import numpy as np
-from numba.core.compiler_lock import global_compiler_lock
 from numpy.typing import NDArray
 
-log = logging.getLogger(__name__)
+from cehm_dask.method.jit import jit
 
 LANES = 4
 """Accumulators that share a vector; columns of weights are summed in one, two or three such groups."""
@@ -28,6 +23,8 @@ WIDEST = 3 * LANES
 
 STRIP = 256
 """Rows whose sums and running top two stay in the first-level cache."""
+
+CACHE_LINE = 64
 
 BINS = 4096
 """Bins of a margin histogram."""
@@ -39,97 +36,7 @@ SILENT = -2
 _U = np.uint64
 
 
-def _jit(kernel: Callable[..., Any]) -> Any:
-    """Compile a kernel, and keep it on disk where there is a place to: in pods, home and packages may be read-only."""
-    try:
-        dispatcher = numba.njit(nogil=True, cache=True)(kernel)
-    except RuntimeError as error:  # "no locator available"
-        log.info("kernel %s is compiled again in every process (%s); set NUMBA_CACHE_DIR", kernel.__name__, error)
-        dispatcher = numba.njit(nogil=True)(kernel)
-    if not numba.config.DISABLE_JIT:
-        dispatcher.compile = _vectorised(dispatcher.compile)
-    return dispatcher
-
-
-def _vectorised(compile_kernel: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Compile straight-line code to vectors too, which numba does for a whole process or not at all.
-
-    Only so do four accumulators that live in registers become one vector. Other code in the process is compiled as
-    its owners set it: the setting is changed under numba's own lock and put back.
-    """
-
-    def compiled(signature: Any) -> Any:
-        with global_compiler_lock:
-            before, numba.config.SLP_VECTORIZE = numba.config.SLP_VECTORIZE, 1
-            try:
-                return compile_kernel(signature)
-            finally:
-                numba.config.SLP_VECTORIZE = before
-
-    return compiled
-
-
-@_jit
-def intersections(codes, offsets, table):  # type: ignore[no-untyped-def]
-    """Add the block's hyperedge intersections to the upper triangle of ``table``.
-
-    Parameters
-    ----------
-    codes : (rows, members) uint8, uint16 or uint32
-    offsets : (members,) uint64
-        Slot of each member's code 0.
-    table : (slots, slots) int32
-        Changed in place: ``table[c, d] += |c ∩ d|`` for slots of members i < j, and sizes on the diagonal.
-    """
-    rows, members = codes.shape
-    strip = 2048
-    group = _U(8)  # eight columns of counters at a time stay in the first-level cache
-    slots = np.empty((strip, members), np.uint32)
-    for first in range(0, rows, strip):
-        height = min(strip, rows - first)
-        for r in range(_U(height)):
-            for j in range(_U(members)):
-                slot = _U(codes[_U(first) + r, j]) + offsets[j]
-                slots[r, j] = slot
-                table[slot, slot] += np.int32(1)
-        for i in range(_U(members)):
-            for j0 in range(i + _U(1), _U(members), group):
-                j1 = min(_U(members), j0 + group)
-                for r in range(_U(height)):
-                    counters = table[_U(slots[r, i])]
-                    for j in range(j0, j1):
-                        counters[_U(slots[r, j])] += np.int32(1)
-
-
-@_jit
-def weighted_intersections(codes, offsets, weights, table):  # type: ignore[no-untyped-def]
-    """As :func:`intersections`, with a whole number a row in place of 1; ``table`` and ``weights`` are int64."""
-    rows, members = codes.shape
-    strip = 2048
-    group = _U(4)
-    slots = np.empty((strip, members), np.uint32)
-    for first in range(0, rows, strip):
-        height = min(strip, rows - first)
-        for r in range(_U(height)):
-            for j in range(_U(members)):
-                slot = _U(codes[_U(first) + r, j]) + offsets[j]
-                slots[r, j] = slot
-                table[slot, slot] += weights[_U(first) + r]
-        for i in range(_U(members)):
-            for j0 in range(i + _U(1), _U(members), group):
-                j1 = min(_U(members), j0 + group)
-                for r in range(_U(height)):
-                    sums = table[_U(slots[r, i])]
-                    weight = weights[_U(first) + r]
-                    for j in range(j0, j1):
-                        sums[_U(slots[r, j])] += weight
-
-
-# The three widths are written out: accumulators must be separate scalars to live in registers. An array of
-# accumulators indexed in the loop is two to three times slower.
-
-
-@_jit
+@jit
 def _sum_4(codes, offsets, weights, sums):  # type: ignore[no-untyped-def]
     members = _U(codes.shape[1])
     for r in range(_U(codes.shape[0])):
@@ -149,7 +56,7 @@ def _sum_4(codes, offsets, weights, sums):  # type: ignore[no-untyped-def]
         sums[_U(3), r] = b3
 
 
-@_jit
+@jit
 def _sum_8(codes, offsets, weights, sums):  # type: ignore[no-untyped-def]
     members = _U(codes.shape[1])
     for r in range(_U(codes.shape[0])):
@@ -181,7 +88,7 @@ def _sum_8(codes, offsets, weights, sums):  # type: ignore[no-untyped-def]
         sums[_U(7), r] = b7
 
 
-@_jit
+@jit
 def _sum_12(codes, offsets, weights, sums):  # type: ignore[no-untyped-def]
     members = _U(codes.shape[1])
     for r in range(_U(codes.shape[0])):
@@ -225,7 +132,7 @@ def _sum_12(codes, offsets, weights, sums):  # type: ignore[no-untyped-def]
         sums[_U(11), r] = b11
 
 
-@_jit
+@jit
 def belonging(codes, offsets, weights, first_column, best, margin):  # type: ignore[no-untyped-def]
     """Belonging degrees of every row for several problems, reduced to the winner and its lead.
 
@@ -281,7 +188,7 @@ def belonging(codes, offsets, weights, first_column, best, margin):  # type: ign
                 p += 1
 
 
-@_jit
+@jit
 def degrees(codes, offsets, weights, out):  # type: ignore[no-untyped-def]
     """Belonging degrees themselves, ``out[r, e] = sum_j weights[slot(r, j), e]`` in member order.
 
@@ -297,7 +204,7 @@ def degrees(codes, offsets, weights, out):  # type: ignore[no-untyped-def]
                 sums[e] += row[e]
 
 
-@_jit
+@jit
 def confidence(codes, offsets, weights, columns, quarters, labels, out):  # type: ignore[no-untyped-def]
     """How likely the cluster of a row is the right one: its share of the labels, sharpened, among those of all.
 
@@ -375,7 +282,7 @@ def confidence(codes, offsets, weights, columns, quarters, labels, out):  # type
             out[first + r] = own[r] / total[r] if spoken else 0.0
 
 
-@_jit
+@jit
 def tally(keys, low, shift, histogram):  # type: ignore[no-untyped-def]
     """Count ``keys`` (uint64) into ``histogram``: bin ``(key - low) >> shift``, smaller keys into bin 0."""
     last = _U(histogram.size - 1)
@@ -385,7 +292,7 @@ def tally(keys, low, shift, histogram):  # type: ignore[no-untyped-def]
         histogram[distance if distance < last else last] += 1
 
 
-@_jit
+@jit
 def assign(codes, offsets, best, keys, cut, first_row, last_row, assignment, delta):  # type: ignore[no-untyped-def]
     """Apply a cut to one problem's margins and count only what changes.
 
@@ -435,7 +342,7 @@ def assign(codes, offsets, best, keys, cut, first_row, last_row, assignment, del
     return assigned, moved
 
 
-@_jit
+@jit
 def count(codes, offsets, assignment, table):  # type: ignore[no-untyped-def]
     """Add C = HᵀA of an assignment (rows,) int16, below 0: in no cluster, to ``table`` (slots, clusters) int64."""
     members = codes.shape[1]
@@ -444,89 +351,6 @@ def count(codes, offsets, assignment, table):  # type: ignore[no-untyped-def]
             e = _U(assignment[r])
             for j in range(_U(members)):
                 table[_U(codes[r, j]) + offsets[j], e] += 1
-
-
-@_jit
-def contingency(rows, columns, table):  # type: ignore[no-untyped-def]
-    """Count the samples of every two clusters into ``table`` (int64); labels (n,) int16, below 0: in none."""
-    for r in range(_U(rows.size)):
-        if rows[r] >= 0 and columns[r] >= 0:
-            table[_U(rows[r]), _U(columns[r])] += 1
-
-
-@_jit
-def nearest(columns, slopes, intercepts, first, labels):  # type: ignore[no-untyped-def]
-    """Nearest centre of every row, for all members together: the largest x·slope + intercept of each member.
-
-    Products are summed feature by feature, whatever the block, so the label of a row depends on that row alone;
-    a matrix product of a library would not promise that.
-
-    Parameters
-    ----------
-    columns : (features, rows) float32
-        A block of rows, feature by feature.
-    slopes : (centres, features) float32
-        The centres of all members one after the other.
-    intercepts : (centres,) float32
-    first : (members + 1,) int64
-        Member j owns the centres ``first[j]`` to ``first[j + 1]``.
-    labels : (rows, members) unsigned
-        Out: 1 + the winning centre inside its member, the lowest on a tie.
-    """
-    features, rows = columns.shape
-    strip = 512
-    scores = np.zeros((4, strip), np.float32)
-    top = np.empty(strip, np.float32)
-    winner = np.empty(strip, np.int32)
-    for begin in range(0, rows, strip):
-        height = _U(min(strip, rows - begin))
-        for j in range(first.size - 1):
-            top[:] = -np.inf
-            winner[:] = 0
-            for c in range(first[j], first[j + 1], 4):
-                group = min(4, first[j + 1] - c)
-                # Four centres share each load of a feature; of a last group of fewer, some are done twice.
-                c0, c1 = c, c + min(1, group - 1)
-                c2, c3 = c + min(2, group - 1), c + min(3, group - 1)
-                for r in range(_U(strip)):
-                    scores[_U(0), r] = intercepts[c0]
-                    scores[_U(1), r] = intercepts[c1]
-                    scores[_U(2), r] = intercepts[c2]
-                    scores[_U(3), r] = intercepts[c3]
-                for f in range(features):
-                    x = columns[f, begin : begin + strip]
-                    s0, s1, s2, s3 = slopes[c0, f], slopes[c1, f], slopes[c2, f], slopes[c3, f]
-                    for r in range(height):
-                        scores[_U(0), r] += x[r] * s0
-                        scores[_U(1), r] += x[r] * s1
-                        scores[_U(2), r] += x[r] * s2
-                        scores[_U(3), r] += x[r] * s3
-                for i in range(group):
-                    number = np.int32(c + i - first[j])
-                    for r in range(_U(strip)):
-                        better = scores[_U(i), r] > top[r]
-                        winner[r] = number if better else winner[r]
-                        top[r] = scores[_U(i), r] if better else top[r]
-            for r in range(height):
-                labels[_U(begin) + r, j] = winner[r] + 1
-
-
-@_jit
-def centre_sums(rows, labels, first, sums, counts):  # type: ignore[no-untyped-def]
-    """Add rows (n, features) float32 to the sums of the centres they are nearest to, member by member, in row order.
-
-    ``labels`` and ``first`` are those of :func:`nearest`; ``sums`` (centres, features) float64 and ``counts``
-    (centres,) int64 are changed in place.
-    """
-    for r in range(rows.shape[0]):
-        for j in range(labels.shape[1]):
-            centre = first[j] + labels[r, j] - 1
-            counts[centre] += 1
-            for f in range(rows.shape[1]):
-                sums[centre, f] += rows[r, f]
-
-
-CACHE_LINE = 64
 
 
 def _aligned_zeros(shape: tuple[int, int, int]) -> NDArray[np.float64]:

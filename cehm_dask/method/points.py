@@ -10,7 +10,7 @@ from math import log
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask.method import kernels
+from cehm_dask.method import distances
 
 GRAIN = 2.0**-22
 """Points are multiples of this; with entries up to 1 they are exact in single precision."""
@@ -106,12 +106,12 @@ def nearest(points: Points, centres: NDArray[np.float32]) -> NDArray[np.uint16]:
     starts, k, features = centres.shape
     slopes = centres.reshape(starts * k, features)
     labels = np.empty((points.shape[1], starts), np.uint16)
-    kernels.nearest(points, slopes, -0.5 * np.sum(slopes * slopes, axis=1), np.arange(starts + 1) * k, labels)
+    distances.nearest(points, slopes, -0.5 * np.sum(slopes * slopes, axis=1), np.arange(starts + 1) * k, labels)
     return labels
 
 
 def assigned_sums(points: Points, centres: NDArray[np.float32]) -> Sums:
     starts, k, features = centres.shape
     sums, counts = np.zeros((starts * k, features)), np.zeros(starts * k, np.int64)
-    kernels.centre_sums(points.T, nearest(points, centres), np.arange(starts + 1) * k, sums, counts)
+    distances.centre_sums(points.T, nearest(points, centres), np.arange(starts + 1) * k, sums, counts)
     return sums.reshape(centres.shape), counts.reshape(starts, k)

@@ -26,7 +26,7 @@ from scipy.spatial.distance import squareform
 
 from cehm_dask.data.labels import Codes, Labels
 from cehm_dask.machine import one_thread
-from cehm_dask.method import kernels
+from cehm_dask.method import counting, kernels
 from cehm_dask.method.agreement import agreement, explained, nmi
 from cehm_dask.method.belonging import Floats, Int, evenness, tau, weights_of
 from cehm_dask.method.intersections import Hyperedges, hyperedges_of
@@ -146,7 +146,7 @@ class Rows:
         self.codes = np.ascontiguousarray(codes if self.spoken.all() else codes[self.spoken])
         self.offsets = labels.offsets
         table = np.zeros((labels.n_slots, labels.n_slots), np.int32)
-        kernels.intersections(self.codes, self.offsets, table)
+        counting.intersections(self.codes, self.offsets, table)
         whole = table.astype(np.int64)
         whole += np.triu(whole, 1).T
         self.hyperedges: Hyperedges = hyperedges_of(labels, whole, 0, len(self.codes))
@@ -181,7 +181,7 @@ class Rows:
         unit = 1 << 30  # whole numbers add up alike in any order
         weights = np.rint(unit / row_degrees[:, 0]).astype(np.int64)
         upper = np.zeros((edges.n_slots, edges.n_slots), np.int64)
-        kernels.weighted_intersections(self.codes, self.offsets, weights, upper)
+        counting.weighted_intersections(self.codes, self.offsets, weights, upper)
         table = upper[np.ix_(edges.slots, edges.slots)] / unit
         return np.asarray(table + np.triu(table, 1).T)
 
@@ -332,7 +332,7 @@ def _judge(rows: Rows, start: str, belonging: str, counts: Int, assignment: Assi
 
 def _contingency(one: Assignment, other: Assignment, k: int) -> Int:
     table = np.zeros((k, k), np.int64)
-    kernels.contingency(one, other, table)
+    counting.contingency(one, other, table)
     return table
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from cehm_dask.engine.span import Span
 from cehm_dask.engine.sweep import Engine
-from cehm_dask.method import kernels
+from cehm_dask.method import counting
 from cehm_dask.method.agreement import nmi
 from cehm_dask.method.orders import Read
 from cehm_dask.method.problem import Problem
@@ -85,7 +85,7 @@ def _compare(span: Span, orders: Sequence[Read], pairs: Sequence[Pair], belongin
         for i, harvest in enumerate(found):
             units[i] += margin_units(harvest.margin, belonging[i])
         for table, (one, other) in zip(tables, pairs, strict=True):
-            kernels.contingency(found[place[one]].labels, found[place[other]].labels, table)
+            counting.contingency(found[place[one]].labels, found[place[other]].labels, table)
     return units, tables
 
 

@@ -47,8 +47,8 @@ class Pool:
     def fingerprint(self) -> str:
         """Of the labels and the classes."""
         digest = hashlib.blake2b(repr((self.labels.shape, self.labels.dtype.str)).encode(), digest_size=4)
-        digest.update(np.ascontiguousarray(self.labels))
-        digest.update(np.ascontiguousarray(self.y))
+        digest.update(np.ascontiguousarray(self.labels).data)
+        digest.update(np.ascontiguousarray(self.y).data)
         return digest.hexdigest()
 
     def check(self, n_members: int) -> None:

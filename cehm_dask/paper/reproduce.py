@@ -118,7 +118,7 @@ class Dataset:
     def fingerprint(self) -> str:
         """Of what the members depend on: the features and the number of classes."""
         digest = hashlib.blake2b(repr((self.X.shape, self.n_clusters)).encode(), digest_size=4)
-        digest.update(np.ascontiguousarray(self.X, np.float64))
+        digest.update(np.ascontiguousarray(self.X, np.float64).data)
         return digest.hexdigest()
 
 

@@ -133,7 +133,7 @@ def _write_npy(file: BinaryIO, labels: Any) -> None:
     shape = {"descr": np.lib.format.dtype_to_descr(np.dtype(labels.dtype)), "fortran_order": False}
     np.lib.format.write_array_header_1_0(file, {**shape, "shape": (labels.shape[0],)})
     for start in range(0, labels.shape[0], BLOCK_ROWS):
-        file.write(np.ascontiguousarray(labels[start : start + BLOCK_ROWS]))
+        file.write(np.ascontiguousarray(labels[start : start + BLOCK_ROWS]).data)
 
 
 def _rows(arrays: Sequence[Any], ids: RowIds) -> Iterator[tuple[Any, list[Any]]]:

@@ -71,7 +71,7 @@ def predict(
         count = 0
         for block in load(model).predict_blocks(new):
             for file, kind, values in zip(held, kinds, block, strict=True):
-                file.write(np.ascontiguousarray(values, kind))
+                file.write(np.ascontiguousarray(values, kind).data)
             count += len(block.labels)
             report("predicted", len(block.labels))
         if not count:

@@ -20,7 +20,7 @@ from cehm_dask.engine.sweep import Engine
 from cehm_dask.errors import BudgetError
 from cehm_dask.job import Where, machine_of
 from cehm_dask.machine import format_bytes
-from cehm_dask.method import kernels
+from cehm_dask.method import counting, kernels
 from cehm_dask.method.intersections import Hyperedges, hyperedges_of, intersections
 from cehm_dask.method.params import Params, check_fit
 
@@ -112,7 +112,7 @@ def _weigh(span: Span, column: Floats, units: float) -> NDArray[np.int64]:
         degree = np.empty((block.n_rows, 1))
         kernels.degrees(block.codes, span.offsets, column, degree)
         weights = np.rint(units / np.where(degree > 0, degree, np.inf)).astype(np.int64)
-        kernels.weighted_intersections(block.codes, span.offsets, weights[:, 0], table)
+        counting.weighted_intersections(block.codes, span.offsets, weights[:, 0], table)
     return table
 
 

@@ -28,7 +28,7 @@ from cehm_dask.data.features import as_features
 from cehm_dask.engine.sweep import workers
 from cehm_dask.members.fit import k_range, plan_members
 from cehm_dask.members.generate import label_all, make_labeller
-from cehm_dask.method import confidence, kernels
+from cehm_dask.method import confidence, counting, kernels
 from cehm_dask.rivals import METHODS
 
 Float = NDArray[np.float64]
@@ -156,7 +156,7 @@ class Case:
         widths = labels.max(axis=0) + 2
         self.offsets = np.concatenate(([0], np.cumsum(widths)[:-1])).astype(np.uint64)
         upper = np.zeros((widths.sum(), widths.sum()), np.int32)
-        kernels.intersections(self.codes, self.offsets, upper)
+        counting.intersections(self.codes, self.offsets, upper)
         table = upper + np.triu(upper, 1).T.astype(np.int64)
         occupied = table.diagonal() > 0
         occupied[self.offsets.astype(np.intp)] = False

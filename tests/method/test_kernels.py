@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cehm_dask.method import kernels
+from cehm_dask.method import counting, jit, kernels
 
 JIT_OFF = os.environ.get("NUMBA_DISABLE_JIT") == "1"
 CODES = [np.uint8, np.uint16, np.uint32]
@@ -61,7 +61,7 @@ def test_intersections__upper_triangle(rows, widths, dtype):
         rows = min(rows, 300)
     codes, offsets = ensemble(0, rows, widths, dtype)
     table = np.zeros((sum(widths), sum(widths)), np.int32)
-    kernels.intersections(codes, offsets, table)
+    counting.intersections(codes, offsets, table)
     H = incidence(codes, offsets, sum(widths))
     np.testing.assert_array_equal(table, np.triu(H.T @ H))
 
@@ -69,9 +69,9 @@ def test_intersections__upper_triangle(rows, widths, dtype):
 def test_intersections__adds_to_what_is_there():
     codes, offsets = ensemble(1, 30, [3, 4])
     table, halves = np.zeros((7, 7), np.int32), np.zeros((7, 7), np.int32)
-    kernels.intersections(codes, offsets, table)
-    kernels.intersections(codes[:11], offsets, halves)
-    kernels.intersections(codes[11:], offsets, halves)
+    counting.intersections(codes, offsets, table)
+    counting.intersections(codes[:11], offsets, halves)
+    counting.intersections(codes[11:], offsets, halves)
     np.testing.assert_array_equal(halves, table)
 
 
@@ -247,7 +247,7 @@ def test_side_by_side__columns_without_a_gap(ks, shape):
 def test_contingency__counts_samples_that_are_in_both():
     labels = np.random.default_rng(0).integers(-2, 6, (2, 500)).astype(np.int16)
     table = np.ones((6, 6), np.int64)
-    kernels.contingency(*labels, table)
+    counting.contingency(*labels, table)
     np.testing.assert_array_equal(
         table - 1, [[((labels[0] == i) & (labels[1] == j)).sum() for j in range(6)] for i in range(6)]
     )
@@ -278,9 +278,9 @@ def test_jit_off__plain_python_passes_the_same_tests():
 @pytest.mark.skipif(JIT_OFF, reason="nothing is compiled")
 def test_compilation__leaves_the_settings_of_the_process(monkeypatch):
     inside = []
-    monkeypatch.setattr(kernels.numba.config, "SLP_VECTORIZE", 0)
-    compiled = kernels._vectorised(lambda _signature: inside.append(kernels.numba.config.SLP_VECTORIZE))
+    monkeypatch.setattr(jit.numba.config, "SLP_VECTORIZE", 0)
+    compiled = jit._vectorised(lambda _signature: inside.append(jit.numba.config.SLP_VECTORIZE))
     compiled(())
     kernels.degrees.compile("void(uint8[:, :], uint64[:], float64[:, :], float64[:, :])")
     assert inside == [1]
-    assert kernels.numba.config.SLP_VECTORIZE == 0
+    assert jit.numba.config.SLP_VECTORIZE == 0

@@ -8,7 +8,7 @@ import pytest
 
 from cehm_dask.data.shape import Shape
 from cehm_dask.engine.budget import make_budget
-from cehm_dask.method import intersections, kernels
+from cehm_dask.method import counting, intersections, kernels
 from cehm_dask.method.belonging import BELONGINGS, loss_of
 from cehm_dask.method.consensus import _best
 from cehm_dask.method.intersections import Hyperedges
@@ -67,7 +67,7 @@ def test_margin_units__of_blocks_add_up():
 def test_intersections__no_table_of_int32_counts_more_rows_than_it_can(hard_ensemble, monkeypatch):
     with an_engine(hard_ensemble, 3, block_rows=200) as engine:
         wanted, _ = intersections.intersections(engine)
-    largest, count = [], kernels.intersections
+    largest, count = [], counting.intersections
 
     def counted(codes, offsets, table):
         count(codes, offsets, table)
