@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cehm_dask.cluster_ensemble import ClusterEnsemble
     from cehm_dask.estimator import CEHM
-    from cehm_dask.method.consensus import ConsensusWarning
+    from cehm_dask.method.solution import ConsensusWarning
 
 __version__ = "0.1.0"
 
 _HOME = {
     "CEHM": "cehm_dask.estimator",
     "ClusterEnsemble": "cehm_dask.cluster_ensemble",
-    "ConsensusWarning": "cehm_dask.method.consensus",
+    "ConsensusWarning": "cehm_dask.method.solution",
 }
 
 __all__ = ["CEHM", "ClusterEnsemble", "ConsensusWarning"]

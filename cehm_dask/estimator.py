@@ -18,7 +18,7 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from cehm_dask.clusters.connect import client_of
+from cehm_dask.clusters.current import client_of
 from cehm_dask.data.attributes import Facts
 from cehm_dask.data.collections import is_collection
 from cehm_dask.data.consensus_store import open_consensus

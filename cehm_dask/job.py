@@ -19,13 +19,14 @@ from cehm_dask.clusters.connect import told_when_lost
 from cehm_dask.clusters.workers import require_access
 from cehm_dask.data.consensus_store import ConsensusStore, open_consensus
 from cehm_dask.data.ensemble_store import Ensemble
-from cehm_dask.data.labels import ChunkSource, Labels
+from cehm_dask.data.labels import Labels
+from cehm_dask.data.sources import ChunkSource
 from cehm_dask.engine.budget import Budget, make_budget
 from cehm_dask.engine.sweep import Engine
 from cehm_dask.errors import ClusterError
 from cehm_dask.machine import Machine, cluster_machine, format_bytes, peak_bytes, this_machine
 from cehm_dask.method.confidence import gauge_of
-from cehm_dask.method.consensus import Consensus, Progress, Record, consensus
+from cehm_dask.method.consensus import Progress, Record, consensus
 from cehm_dask.method.orders import Read
 from cehm_dask.method.params import Params, auto_clusters, expected_sweeps
 from cehm_dask.method.result import (
@@ -43,6 +44,7 @@ from cehm_dask.method.result import (
     write_span,
 )
 from cehm_dask.method.rounds import Harvest
+from cehm_dask.method.solution import Consensus
 from cehm_dask.method.survey import mean_margin
 from cehm_dask.method.trail import stages_of
 

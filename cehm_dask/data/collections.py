@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.data.columns import columns_of, encode_column, read_number_block, refuse_negative, whole_numbers
-from cehm_dask.data.labels import ROOMY_SLOTS, Codes
+from cehm_dask.data.labels import ROOMY_SLOTS
+from cehm_dask.data.sources import Codes
 from cehm_dask.errors import CehmError, InputError, InputTypeError
 
 

@@ -20,7 +20,8 @@ from cehm_dask.data.columns import columns_of
 from cehm_dask.data.encoding import Columns, Report, Stream, Survey, array_stream, rows_read, survey, table_stream
 from cehm_dask.data.ensemble_writer import EnsembleWriter, create_ensemble, sole_writer
 from cehm_dask.data.files import open_npy
-from cehm_dask.data.labels import ArraySource, Labels, as_labels, labels_of_columns
+from cehm_dask.data.labels import Labels, as_labels, labels_of_columns
+from cehm_dask.data.sources import ArraySource
 from cehm_dask.data.tables import is_table
 from cehm_dask.errors import InputError, NotFoundError
 

@@ -6,12 +6,11 @@ codes that the kernels use as sparse-matrix indices. Where the user's array alre
 """
 
 import os
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,11 +30,10 @@ from cehm_dask.data.ensemble_store import Ensemble, open_ensemble
 from cehm_dask.data.files import open_npy
 from cehm_dask.data.mapped import mapped_rows
 from cehm_dask.data.shape import Shape
+from cehm_dask.data.sources import ArraySource, ChunkSource, Codes, Source
 from cehm_dask.data.tables import Parquet, is_table
 from cehm_dask.errors import BudgetError, InputError, NotFoundError
 from cehm_dask.machine import Machine, format_bytes, this_machine
-
-Codes = NDArray[np.unsignedinteger[Any]]
 
 ROOMY_SLOTS = 2048
 """Up to this many slots in all, gaps in the labels cost less than closing them would."""
@@ -44,73 +42,6 @@ READING_BYTES = 64 << 20
 """That reading a table takes, beside its codes: blocks as text and as columns, and the code of the reader."""
 
 _SCAN_ROWS = 1 << 16
-
-
-class Source(Protocol):
-    """Where blocks of codes come from; small to send, safe to read from many threads. Read through :class:`Labels`."""
-
-    @property
-    def portable(self) -> bool:
-        """Whether it can be sent as it is, because the rows lie elsewhere."""
-        ...
-
-    @property
-    def checked(self) -> bool:
-        """Whether it gives no code beyond a member's slots, whatever happens to the data; else blocks are checked."""
-        ...
-
-    def read(self, start: int, stop: int) -> Codes:
-        """Codes of the rows start to stop, one column per member."""
-        ...
-
-    def confirm(self) -> None:
-        """An error if the data are not what they were when they were first read."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class ArraySource:
-    """Codes held in memory."""
-
-    codes: Codes
-    checked: bool = True
-    """False for an array of the user's, which may change under the run."""
-    portable = False
-
-    def read(self, start: int, stop: int) -> Codes:
-        return self.codes[start:stop]
-
-    def confirm(self) -> None:
-        """Nothing else to look at."""
-
-
-@dataclass(frozen=True, eq=False)
-class ChunkSource:
-    """Codes in consecutive chunks: arrays in this process, or futures of arrays that lie with a client's workers."""
-
-    chunks: Sequence[Any]
-    edges: tuple[int, ...]
-    """First row of every chunk, and the end."""
-    remote: bool = False
-    portable = False
-    checked = True
-
-    def between(self, start: int, stop: int) -> "ChunkSource":
-        """The chunks that hold some rows."""
-        first, last = bisect_right(self.edges, start) - 1, bisect_left(self.edges, stop)
-        return ChunkSource(self.chunks[first:last], self.edges[first : last + 1], self.remote)
-
-    def read(self, start: int, stop: int) -> Codes:
-        if self.remote:
-            raise RuntimeError("rows of a dask collection stay with the workers")
-        own = self.between(start, stop)
-        parts = [
-            chunk[max(start - first, 0) : stop - first] for chunk, first in zip(own.chunks, own.edges, strict=False)
-        ]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def confirm(self) -> None:
-        """Whoever made the chunks looks at where they came from."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.data.ensemble_writer import create_ensemble, sole_writer
-from cehm_dask.data.labels import Codes
+from cehm_dask.data.sources import Codes
 from cehm_dask.errors import InputError
 
 BLOCK_ROWS = 1 << 16

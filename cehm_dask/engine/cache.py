@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from typing import Any
 
-from cehm_dask.data.labels import Codes
+from cehm_dask.data.sources import Codes
 from cehm_dask.engine.budget import Budget
 
 CLOSED_ENGINES = 1000

@@ -28,7 +28,8 @@ from cehm_dask.data.collections import (
     recode,
 )
 from cehm_dask.data.ensemble_writer import EnsembleWriter, create_ensemble
-from cehm_dask.data.labels import ChunkSource, Codes, Labels, as_labels
+from cehm_dask.data.labels import Labels, as_labels
+from cehm_dask.data.sources import ChunkSource, Codes
 from cehm_dask.errors import InputError
 from cehm_dask.machine import Machine, format_bytes
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cehm_dask.data.labels import ChunkSource, Codes
+from cehm_dask.data.sources import ChunkSource, Codes
 from cehm_dask.engine.cache import CACHES
 from cehm_dask.engine.span import Span
 from cehm_dask.engine.task import FAN_IN, Combine, Done, T, do

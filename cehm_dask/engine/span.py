@@ -7,7 +7,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask.data.labels import Codes, Labels
+from cehm_dask.data.labels import Labels
+from cehm_dask.data.sources import Codes
 from cehm_dask.engine.budget import Budget
 from cehm_dask.engine.cache import CACHES, SpanCache
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.data.features import Scaling
-from cehm_dask.data.labels import Codes
+from cehm_dask.data.sources import Codes
 from cehm_dask.engine.task import Workers
 from cehm_dask.errors import InputError
 from cehm_dask.machine import one_thread_each

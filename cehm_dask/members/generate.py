@@ -20,7 +20,7 @@ from cehm_dask.data.ensemble_store import Ensemble, open_ensemble
 from cehm_dask.data.ensemble_writer import EnsembleWriter, create_ensemble, shape_of_chunks, sole_writer
 from cehm_dask.data.features import BLOCK_ROWS, Features, Scaling, draw_rows, fit_scaling
 from cehm_dask.data.files import read_whole, remove, write_whole
-from cehm_dask.data.labels import Codes
+from cehm_dask.data.sources import Codes
 from cehm_dask.engine.budget import threads_for_generation
 from cehm_dask.engine.sweep import workers
 from cehm_dask.engine.task import Workers

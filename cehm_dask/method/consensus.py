@@ -5,9 +5,8 @@ Problems (one a restart and a value of k) advance in step: each sweep serves all
 labels are read as often as the slowest one needs. With an output store, every round ends in a checkpoint.
 """
 
-import warnings
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -15,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.data.consensus_store import ConsensusStore
-from cehm_dask.data.labels import Codes
+from cehm_dask.data.sources import Codes
 from cehm_dask.engine.budget import Budget
 from cehm_dask.engine.sweep import Engine
 from cehm_dask.method.adjustion import adjustion
 from cehm_dask.method.agreement import agreement, member_agreement
 from cehm_dask.method.checkpoint import check_checkpoint
-from cehm_dask.method.choice import Choice, choose, recommend, tiny_clusters
+from cehm_dask.method.choice import choose, recommend
 from cehm_dask.method.confidence import correlation
 from cehm_dask.method.diffusion import diffusion
 from cehm_dask.method.intersections import Hyperedges, check_table, hyperedges_of, intersections_and_sample
@@ -32,6 +31,7 @@ from cehm_dask.method.portfolio import Rows, compete, competing_rows, representa
 from cehm_dask.method.problem import Problem
 from cehm_dask.method.result import add_last_rows, last_rows
 from cehm_dask.method.rounds import advance
+from cehm_dask.method.solution import Consensus, Solution, warn_about_members, warn_about_result
 from cehm_dask.method.split import found_in
 from cehm_dask.method.start import start
 from cehm_dask.method.survey import Survey, survey
@@ -54,66 +54,6 @@ class Event:
 
 Record = Callable[[Problem, str, Engine], None]
 Progress = Callable[[Event], None]
-
-
-@dataclass(frozen=True, eq=False)
-class Solution:
-    """The kept start of one value of k."""
-
-    problem: Problem
-    agreement: float
-    restarts: int
-    """Starts that were run for this k."""
-    margin: float | None = None
-    """Its mean; None where one problem was run: the result tells."""
-    stability: float | None = None
-    """Mean NMI between the candidates, or between the starts; None where there was one."""
-
-    @property
-    def n_clusters(self) -> int:
-        return self.problem.params.n_clusters
-
-    @property
-    def n_clusters_found(self) -> int:
-        return found_in(self.problem.counts)
-
-    @property
-    def candidates(self) -> list[dict[str, Any]]:
-        """What competed for the start, one record each; empty where nothing did."""
-        return [] if self.problem.competition is None else list(self.problem.competition["candidates"])
-
-    @property
-    def reason(self) -> str:
-        """Why that candidate was kept."""
-        return "" if self.problem.competition is None else str(self.problem.competition["reason"])
-
-
-@dataclass(frozen=True, eq=False)
-class Consensus:
-    """What the stages found: a solution a value of k, and the one chosen of them."""
-
-    solutions: tuple[Solution, ...]
-    chosen: Solution
-    choice: Choice
-    """Why that one."""
-    hyperedges: Hyperedges
-    member_agreement: NDArray[np.float64]
-    trail: Trail | None
-    """The way of some samples, where the result goes into a store."""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """By stage."""
-    correlation: float = 0.0
-    """Of the members' votes inside the chosen partition: what confidences depend on."""
-    auto: bool = False
-    """Whether k was chosen before anything was run."""
-
-    @property
-    def chosen_of_several(self) -> bool:
-        return self.auto or len(self.solutions) > 1
-
-
-class ConsensusWarning(UserWarning):
-    """Something about the members or the consensus that a careful user would want to know."""
 
 
 def consensus(
@@ -160,7 +100,7 @@ def consensus(
         span.silent_rows = n_silent > 0
     for params in problems_of:
         check_fit(params, hyperedges.n_speaking, hyperedges.n_hyperedges)
-    _warn_about_members(hyperedges, labels.names)
+    warn_about_members(hyperedges, labels.names)
     watch.lap("intersections")
     problems = _problems(engine, hyperedges, competing, problems_of, seed, store)
     watch.lap("starts")
@@ -186,7 +126,7 @@ def consensus(
         correlation(hyperedges.intersections, chosen.problem.counts, hyperedges.sizes, hyperedges.members),
         auto,
     )
-    _warn_about_result(result)
+    warn_about_result(result)
     return result
 
 
@@ -426,37 +366,3 @@ def _best(problems: Sequence[Problem], params: Params, found: Survey | None) -> 
         # One start where several were asked for: every seed led to the same medoids.
         stability = 1.0 if found is None or len(starts) == 1 else found.stability[params.n_clusters]
     return Solution(starts[best], scores[best], len(starts), margin, stability)
-
-
-def _warn_about_members(hyperedges: Hyperedges, names: Sequence[str]) -> None:
-    for j, name in enumerate(names):
-        edges = hyperedges.of_member(j)
-        n_clusters, speaking = edges.stop - edges.start, int(hyperedges.sizes[edges].sum())
-        if n_clusters <= 1:
-            _warn(f"member {name} has {n_clusters} cluster(s): it adds nothing to the consensus")
-        elif n_clusters == speaking:
-            _warn(f"member {name} has as many clusters as samples ({speaking}): it adds little to the consensus")
-
-
-def _warn_about_result(result: Consensus) -> None:
-    solution = result.chosen
-    params = solution.problem.params
-    if not result.choice.clear:
-        _warn(f"no clear k: {result.choice.reason}")
-    tiny = tiny_clusters(solution.problem.counts) if result.chosen_of_several else ""
-    if tiny:
-        _warn(f"k={params.n_clusters}: {tiny}; look at them, or ask for fewer clusters")
-    if not solution.problem.converged:
-        _warn(f"adjustion still moved samples after max_iter={params.max_iter} rounds; raise max_iter to let it end")
-    if solution.n_clusters_found < params.n_clusters:
-        remedy = "the default variant, 'auto', finds as many as are asked for"
-        if params.repairs:
-            remedy = "there are no more samples; ask for fewer clusters"
-        _warn(
-            f"{solution.n_clusters_found} of n_clusters={params.n_clusters} clusters hold samples "
-            f"(variant={params.variant!r}): {remedy}"
-        )
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, ConsensusWarning, stacklevel=2)

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.data.ensemble_store import Ensemble
-from cehm_dask.data.labels import Codes, Labels
+from cehm_dask.data.labels import Labels
+from cehm_dask.data.sources import Codes
 from cehm_dask.engine.budget import MOST_COUNTED
 from cehm_dask.engine.span import Span
 from cehm_dask.engine.sweep import Engine

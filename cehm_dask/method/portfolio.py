@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
-from cehm_dask.data.labels import Codes, Labels
+from cehm_dask.data.labels import Labels
+from cehm_dask.data.sources import Codes
 from cehm_dask.machine import one_thread
 from cehm_dask.method import counting, kernels
 from cehm_dask.method.agreement import agreement, explained, nmi

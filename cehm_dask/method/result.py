@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.data.consensus_store import ResultWriter
-from cehm_dask.data.labels import ChunkSource, Labels
+from cehm_dask.data.labels import Labels
+from cehm_dask.data.sources import ChunkSource
 from cehm_dask.engine.span import Span
 from cehm_dask.method.belonging import BELONGINGS
 from cehm_dask.method.orders import Read

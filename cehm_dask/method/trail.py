@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from cehm_dask.data.bounds import fault_in
 from cehm_dask.data.consensus_store import ConsensusStore
-from cehm_dask.data.labels import Codes, Labels
+from cehm_dask.data.labels import Labels
+from cehm_dask.data.sources import Codes
 from cehm_dask.method.problem import Problem
 from cehm_dask.method.state import Stack, State
 

@@ -22,7 +22,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from cehm_dask.data.features import as_features
-from cehm_dask.data.labels import ArraySource, Labels, as_labels
+from cehm_dask.data.labels import Labels, as_labels
+from cehm_dask.data.sources import ArraySource
 from cehm_dask.errors import BUG, InputError, MissingExtraError, exit_code_of, sentence_of
 from cehm_dask.estimator import CEHM
 from cehm_dask.job import Where

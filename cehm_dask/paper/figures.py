@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from cehm_dask.data.files import whole
 from cehm_dask.errors import InputError, MissingExtraError
 from cehm_dask.estimator import CEHM
-from cehm_dask.method.consensus import ConsensusWarning
+from cehm_dask.method.solution import ConsensusWarning
 from cehm_dask.paper.reproduce import PLANE_SETS, SETTINGS, Dataset, by_paper, load, members
 
 UNASSIGNED = "#c8c8c8"

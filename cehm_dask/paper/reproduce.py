@@ -26,14 +26,14 @@ from numpy.typing import NDArray
 from cehm_dask import rivals
 from cehm_dask.data.features import FeatureWarning, as_features
 from cehm_dask.data.files import open_npy, whole, write_whole
-from cehm_dask.data.labels import Codes
+from cehm_dask.data.sources import Codes
 from cehm_dask.engine.sweep import workers
 from cehm_dask.errors import InputError, NotFoundError
 from cehm_dask.estimator import CEHM
 from cehm_dask.members.fit import k_range, plan_members
 from cehm_dask.members.generate import label_all, make_labeller
-from cehm_dask.method.consensus import ConsensusWarning
 from cehm_dask.method.params import Params
+from cehm_dask.method.solution import ConsensusWarning
 from cehm_dask.paper.compare import dunn
 from cehm_dask.paper.pools import N_MEMBERS as POOL_MEMBERS
 from cehm_dask.paper.pools import Pool, arrays_of, pool_files, read_pool

@@ -28,8 +28,9 @@ from cehm_dask.job import Where, budget_of
 from cehm_dask.machine import SHARE, Machine, parse_bytes, this_machine
 from cehm_dask.members.fit import Labeller, Linear, MemberPlan, fit_member
 from cehm_dask.members.generate import FULL_FIT_ROWS
-from cehm_dask.method.consensus import ConsensusWarning, consensus
+from cehm_dask.method.consensus import consensus
 from cehm_dask.method.params import COMPETING_BYTES, COMPETING_ROWS, Params, expected_sweeps
+from cehm_dask.method.solution import ConsensusWarning
 from cehm_dask.pipeline.inputs import budget_for, is_ensemble, left_out, members_of, open_features, shape_of
 from cehm_dask.pipeline.recipe_model import Recipe
 

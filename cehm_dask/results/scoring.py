@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from cehm_dask.data.arrays import is_store, open_array
 from cehm_dask.data.consensus_store import StoredConsensus, open_consensus
 from cehm_dask.data.files import absolute, is_url, open_npy
-from cehm_dask.data.labels import Codes, Labels, Source, as_labels
+from cehm_dask.data.labels import Labels, as_labels
+from cehm_dask.data.sources import Codes, Source
 from cehm_dask.data.tables import Parquet, Table, is_table, open_table
 from cehm_dask.engine.budget import CODE_BYTES, make_budget
 from cehm_dask.engine.span import Span

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask.data.labels import Codes, Labels
+from cehm_dask.data.labels import Labels
+from cehm_dask.data.sources import Codes
 from cehm_dask.engine.budget import Budget, make_budget, rows_of_a_process
 from cehm_dask.engine.span import Span
 from cehm_dask.engine.sweep import Engine

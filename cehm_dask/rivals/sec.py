@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.cluster import kmeans_plusplus
 
-from cehm_dask.data.labels import Codes, Labels
+from cehm_dask.data.labels import Labels
+from cehm_dask.data.sources import Codes
 from cehm_dask.engine.span import Span
 from cehm_dask.engine.sweep import Engine
 from cehm_dask.job import Where

@@ -15,10 +15,10 @@ from cehm_dask.job import Where, budget_of, find_consensus
 from cehm_dask.method import choice, survey
 from cehm_dask.method.borders import levels
 from cehm_dask.method.choice import choose, containment, gaps, tiny_clusters
-from cehm_dask.method.consensus import ConsensusWarning
 from cehm_dask.method.intersections import hyperedges_of, intersections
 from cehm_dask.method.params import Params
 from cehm_dask.method.result import gather, join
+from cehm_dask.method.solution import ConsensusWarning
 from tests.benchmarks.choice import (
     SIX,
     WIDE,
