@@ -39,7 +39,7 @@ PINNED = {
 SHELL = frozenset({"prologue", "directives"})
 """Keys whose values a shell or a queue reads: ``${VAR}`` in them is theirs."""
 
-NEVER_RUN = ("pbs", "sge", "lsf")
+NEVER_RUN = ("pbs", "lsf")
 """Queues whose files and job scripts are tested, but in which no job was run yet; SLURM's code runs them all."""
 
 LOOPBACK = "lo"

@@ -279,6 +279,8 @@ def _jobs(config: Jobs) -> Any:
     }[config.kind]
     named = {name: getattr(config, name, None) for name in ("account", "project", "resource_spec")}
     config.log_directory.mkdir(parents=True, exist_ok=True)
+    # Grid Engine goes by the shell of the queue, maybe csh, and not by the first line of the script.
+    shell = ["-S /bin/bash"] if config.kind == "sge" else []
     return start(
         job_cls=_heard(start.job_cls),
         queue=config.queue,
@@ -291,7 +293,7 @@ def _jobs(config: Jobs) -> Any:
         log_directory=str(config.log_directory.resolve()),
         local_directory=None if config.local_directory is None else str(config.local_directory),
         python=config.python,
-        job_extra_directives=config.directives,
+        job_extra_directives=[*shell, *config.directives],
         job_script_prologue=[*exports(config.pinned), *config.prologue],
         # Without an address, the page of a worker would listen on all interfaces.
         worker_extra_args=["--no-dashboard"],

@@ -221,7 +221,11 @@ def test_missing_extra__is_named(tmp_path, monkeypatch, kind, module, extra):
             {"account": "project"},
             ["#PBS -q short", "#PBS -A project", "#PBS -l walltime=00:30:00", "#PBS -x n1"],
         ),
-        ("sge", {"project": "project"}, ["#$ -q short", "#$ -P project", "#$ -l h_rt=00:30:00", "#$ -x n1"]),
+        (
+            "sge",
+            {"project": "project"},
+            ["#$ -q short", "#$ -P project", "#$ -l h_rt=00:30:00", "#$ -S /bin/bash", "#$ -x n1"],
+        ),
         ("lsf", {"project": "project"}, ["#BSUB -q short", '#BSUB -P "project"', "#BSUB -W 00:30", "#BSUB -x n1"]),
     ],
 )
