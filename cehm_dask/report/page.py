@@ -38,6 +38,7 @@ from cehm_dask.report.findings import (
     sampled_places,
 )
 from cehm_dask.report.picture import Plane, plane_of
+from cehm_dask.report.points import Points, multiple, on_border, picture, place_points
 from cehm_dask.report.words import Context, count, shortened
 from cehm_dask.results.scoring import evaluate, labels_of
 
@@ -204,15 +205,15 @@ def _picture(
     drawn: dict[str, Markup],
 ) -> Context:
     """The picture with its slider, and small pictures for readers without scripts."""
-    points = figures.Points(*figures.place_points(plane.coordinates), _says(seen, names))
-    drawn["picture"] = figures.picture(points, seen.labels, seen.margin, classes)
+    points = Points(*place_points(plane.coordinates), _says(seen, names))
+    drawn["picture"] = picture(points, seen.labels, seen.margin, classes)
     which = "All samples" if len(seen.rows) == n_samples else f"{len(seen.rows):,} of {n_samples:,} samples"
     small = [
-        {"name": stage["name"], "figure": figures.multiple(points, stage["labels"], classes, stage["name"])}
+        {"name": stage["name"], "figure": multiple(points, stage["labels"], classes, stage["name"])}
         for stage in _few(stages, MULTIPLES)
     ]
     names_only = [stage["name"] for stage in stages]
-    far = " Outliers are drawn on the border." if figures.on_border(points) else ""
+    far = " Outliers are drawn on the border." if on_border(points) else ""
     return {"caption": f"{which}, placed by {plane.axes}.{far}", "stages": names_only, "multiples": small}
 
 
