@@ -195,7 +195,7 @@ def _features(source: str) -> tuple[Any, Any]:
 def _classes(truth: str | None, own: Any, labels: Any) -> Any:
     """Classes as numbers, -1 where not known, or None."""
     from cehm_dask.data.ensemble_store import Ensemble
-    from cehm_dask.results.scoring import as_truth, encoded
+    from cehm_dask.results.truth import as_truth, encoded
 
     if truth is None and own is None and isinstance(labels.source, Ensemble):
         own = labels.source.truth

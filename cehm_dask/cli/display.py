@@ -22,7 +22,7 @@ from cehm_dask.method.choice import ONLY_ONE
 from cehm_dask.method.consensus import Event
 from cehm_dask.method.params import settings_told
 from cehm_dask.pipeline.estimate import Outlook
-from cehm_dask.pipeline.run import Result, Watch
+from cehm_dask.pipeline.result import Result, Watch
 
 BAR = 28
 MOST_CLUSTERS = 20

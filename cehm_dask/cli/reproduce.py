@@ -74,6 +74,8 @@ def reproduce(
     from cehm_dask.paper import figures as paper_figures
     from cehm_dask.paper import reproduce as paper
     from cehm_dask.paper.compare import posthocs
+    from cehm_dask.paper.sets import POOL, SCALES
+    from cehm_dask.paper.tables import write_tables
 
     posthocs()  # refuse before the work, not behind it
     if figures:
@@ -94,7 +96,7 @@ def reproduce(
             data,
             folder,
             sets=_names(sets),
-            scales=paper.SCALES if scale == "both" else _names(scale),
+            scales=SCALES if scale == "both" else _names(scale),
             ensembles=ensembles,
             methods=_names(methods) or paper.USUAL,
             pools=pools,
@@ -103,8 +105,8 @@ def reproduce(
             workers=workers or cores(),
             report=lambda done, total: bar.update(runs, completed=done, total=total),
         )
-    tables = paper.write_tables(lines, folder)
-    of_sets = lines[lines["scale"] != paper.POOL]
+    tables = write_tables(lines, folder)
+    of_sets = lines[lines["scale"] != POOL]
     if figures and len(of_sets):
         paper_figures.draw_all(of_sets, data, folder)
     if not quiet:

@@ -16,7 +16,9 @@ from cehm_dask.data.files import whole
 from cehm_dask.errors import InputError, MissingExtraError
 from cehm_dask.estimator import CEHM
 from cehm_dask.method.solution import ConsensusWarning
-from cehm_dask.paper.reproduce import PLANE_SETS, SETTINGS, Dataset, by_paper, load, members
+from cehm_dask.paper.reproduce import SETTINGS
+from cehm_dask.paper.sets import PLANE_SETS, Dataset, load, members
+from cehm_dask.paper.tables import by_paper
 
 UNASSIGNED = "#c8c8c8"
 PANELS = 5

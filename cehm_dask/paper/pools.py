@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cehm_dask.data.labels import as_labels
 from cehm_dask.errors import InputError, NotFoundError
-from cehm_dask.results.scoring import encoded
+from cehm_dask.results.truth import encoded
 
 N_MEMBERS = 30
 """Members of an ensemble unless told otherwise."""

@@ -7,13 +7,11 @@ run.json and has one writer at a time; a folder that is no run directory is neve
 """
 
 import datetime
-import hashlib
 import json
 import logging
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
@@ -23,10 +21,9 @@ import yaml
 
 from cehm_dask import __version__
 from cehm_dask.clusters.connect import connect
-from cehm_dask.data.attributes import read_facts
 from cehm_dask.data.consensus_store import open_consensus
 from cehm_dask.data.ensemble_store import open_ensemble
-from cehm_dask.data.files import absolute, exists, fingerprint, is_url, read_whole, remove, upload, write_whole
+from cehm_dask.data.files import absolute, fingerprint, is_url, read_whole, upload, write_whole
 from cehm_dask.data.ingest import ingest
 from cehm_dask.data.labels import as_labels
 from cehm_dask.errors import InputError, StoreError
@@ -46,8 +43,10 @@ from cehm_dask.pipeline.inputs import (
     row_ids,
     shape_of,
 )
-from cehm_dask.pipeline.outputs import OUTPUTS, fault_of, is_fresh, record_of
+from cehm_dask.pipeline.outputs import record_of
 from cehm_dask.pipeline.recipe_model import Recipe
+from cehm_dask.pipeline.result import Result, Watch
+from cehm_dask.pipeline.stages import Stages, complete
 from cehm_dask.report import write_report
 from cehm_dask.report.picture import require_picture
 from cehm_dask.results import export
@@ -56,67 +55,6 @@ from cehm_dask.results.scoring import evaluate
 log = logging.getLogger(__name__)
 
 STAGES = ("ensemble", "consensus", "evaluate", "export", "report")
-
-
-class Watch:
-    """Receives the progress of a run; this one ignores it."""
-
-    progress: Any = None
-    """Called with every round of the consensus."""
-
-    def begins(self, stage: str, what: str) -> None:
-        """A stage starts."""
-
-    def ended(self, stage: str, seconds: float) -> None:
-        """A stage is done."""
-
-    def left_out(self, stage: str, why: str) -> None:
-        """A stage is not done, because it was before or there is nothing to do."""
-
-    def rows(self, what: str, count: int) -> None:
-        """Rows were gone through."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """Where a run put things and what it found."""
-
-    directory: str
-    stages: dict[str, str]
-    """What became of each stage: "done", "skipped" (it was done before) or "none" (the recipe has no use for it)."""
-    seconds: float
-    facts: dict[str, Any]
-    """Of the consensus; empty if the run ended before it."""
-    scores: dict[str, Any]
-    """What :func:`scoring.evaluate` found; empty if the run ended before it."""
-
-    @property
-    def labels(self) -> str:
-        """The table of labels, or the store that holds them."""
-        for name in ("labels.parquet", "labels.csv"):
-            if exists(path := f"{self.directory}/{name}"):
-                return path
-        return f"{self.directory}/consensus.zarr"
-
-    @property
-    def report(self) -> str:
-        return f"{self.directory}/report.html"
-
-    def summary(self) -> dict[str, Any]:
-        """For machines: one flat record."""
-        return {
-            "run": self.directory,
-            "labels": self.labels if self.facts else None,
-            "report": self.report if self.stages.get("report") in ("done", "skipped") else None,
-            "k": self.facts.get("n_clusters"),
-            "agreement": self.facts.get("agreement"),
-            "margin": self.scores.get("margin"),
-            "stability": self.scores.get("stability"),
-            "scores": self.scores.get("scores", {}),
-            "sweeps": self.facts.get("sweeps"),
-            "seconds": round(self.seconds, 3),
-            "stages": self.stages,
-        }
 
 
 def run(
@@ -156,15 +94,14 @@ def run(
         raise
 
 
-class _Run:
+class _Run(Stages):
     """One run: its stages in order."""
 
     def __init__(
         self, recipe: Recipe, directory: Directory, cluster: str | None, watch: Watch, stack: ExitStack
     ) -> None:
-        self.recipe, self.directory, self.cluster, self.watch, self.stack = recipe, directory, cluster, watch, stack
-        self.state: dict[str, Any] = {"stages": {}}
-        self.became: dict[str, str] = {}
+        super().__init__(directory, watch)
+        self.recipe, self.cluster, self.stack = recipe, cluster, stack
         self.until = STAGES[-1]
 
     def go(self, until: str, overwrite: bool) -> Result:
@@ -183,9 +120,6 @@ class _Run:
             log.info("nothing to do: everything was done before, with the same settings and data")
         facts = open_consensus(self._path("consensus.zarr")).facts if "consensus" in self.became else {}
         return Result(self.directory.url, self.became, perf_counter() - begin, facts, self._scores())
-
-    def _path(self, name: str) -> str:
-        return self.directory.path(name)
 
     @contextmanager
     def _file(self, name: str) -> Iterator[Path]:
@@ -207,120 +141,6 @@ class _Run:
         write_whole(self._path("recipe.yaml"), f"# As run by cehm {__version__}\n{text}".encode())
         self.state["recipe"] = {"recipe.yaml": record_of(self._path("recipe.yaml"))}
         self.directory.write(self.state)
-
-    # --- what all stages share ---------------------------------------------------------------------------------
-
-    def _do(
-        self,
-        stage: str,
-        settings: Any,
-        output: str,
-        make: Callable[[bool], Any],
-        what: str,
-    ) -> None:
-        """Do a stage unless it is done.
-
-        Parameters
-        ----------
-        stage : str
-        settings : plain values
-            All that the result depends on.
-        output : str
-            Name of what it writes into the run directory.
-        make : callable (bool)
-            Makes it; its argument says whether an unfinished output of the same settings is there.
-        what : str
-            For people.
-        """
-        wanted = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16).hexdigest()
-        before = self.state["stages"].get(stage, {})
-        same = before.get("fingerprint") == wanted
-        fault = self._fault(before, output) if same else None
-        if same and fault is None:
-            if before["state"] != "done" or not is_fresh(self._path(output), before.get(OUTPUTS, {}).get(output)):
-                # Cut off between the last byte and the note of it, noted by an earlier version, or moved since.
-                self._note(stage, wanted, "done", before.get("seconds", 0.0), output)
-            self.became[stage] = "skipped"
-            self._log(stage, "done before, with the same settings and data")
-            self.watch.left_out(stage, "done before")
-            return
-        if before and not same:
-            self._log(
-                stage,
-                "settings or data have changed, so it is recomputed; what was there is removed, "
-                "because the run directory is this recipe's",
-            )
-            self._clear(stage)
-        elif same and before["state"] == "done":
-            self._log(stage, f"recomputed, because {fault}")
-            self._clear(stage)
-            before, same = {}, False
-        elif same:
-            self._log(stage, f"resumes where it stopped ({before['state']})")
-            if not output.endswith(".zarr"):  # only stores can be gone on with
-                remove(self._path(output))
-        self._log(stage, f"begins, {what}")
-        self.watch.begins(stage, what)
-        began = perf_counter()
-        spent = before.get("seconds", 0.0) if same else 0.0
-        self._note(stage, wanted, "running", spent)
-        try:
-            make(same)
-        except BaseException as error:
-            state = "interrupted" if isinstance(error, KeyboardInterrupt | SystemExit) else "failed"
-            self._log(stage, f"{state} ({error or type(error).__name__})")
-            with suppress(OSError):  # where the disk is full, the stage stays "running" and is resumed all the same
-                self._note(stage, wanted, state, spent + perf_counter() - began)
-            raise
-        seconds = perf_counter() - began
-        self._note(stage, wanted, "done", spent + seconds, output)
-        self.became[stage] = "done"
-        self._log(stage, f"done in {seconds:.2f} s")
-        self.watch.ended(stage, seconds)
-
-    def _log(self, stage: str, text: str) -> None:
-        log.info("%s: %s", stage, text, extra={"stage": stage})
-
-    def _note(self, stage: str, wanted: str | None, state: str, seconds: float, output: str | None = None) -> None:
-        note: dict[str, Any] = {"fingerprint": wanted, "state": state, "seconds": round(seconds, 3)}
-        if output is not None:
-            note[OUTPUTS] = {output: record_of(self._path(output))}
-        self.state["stages"][stage] = note
-        self.directory.write(self.state)
-
-    def _fault(self, before: dict[str, Any], output: str) -> str | None:
-        """Why a stage must be done, or gone on with, although its settings are the same; None: its output is there."""
-        url = self._path(output)
-        if OUTPUTS in before:
-            record = before[OUTPUTS].get(output)
-            return f"{url} was not written" if record is None else fault_of(url, record)
-        if output.endswith(".zarr"):
-            return None if _complete(url) else f"{url} is missing or not whole"
-        # Without a record, a file counts only if an earlier version noted it as done.
-        return None if before["state"] == "done" and exists(url) else f"{url} is missing or not whole"
-
-    def _clear(self, stage: str) -> None:
-        """Remove what a stage made; noted first, so that a remainder is never taken for the whole."""
-        if stage not in self.state["stages"]:
-            return
-        self._note(stage, None, "being removed", 0.0)
-        made = {
-            "ensemble": ["ensemble.zarr"],
-            "consensus": ["consensus.zarr"],
-            "evaluate": ["scores.json"],
-            "export": ["labels.parquet", "labels.csv"],
-            "report": ["report.html"],
-        }
-        for name in made[stage]:
-            remove(self._path(name))
-        del self.state["stages"][stage]
-        self.directory.write(self.state)
-
-    def _no_use(self, stage: str, why: str) -> None:
-        self._clear(stage)
-        self.became[stage] = "none"
-        self._log(stage, why)
-        self.watch.left_out(stage, why)
 
     # --- ensemble ----------------------------------------------------------------------------------------------
 
@@ -382,7 +202,7 @@ class _Run:
             make(overwrite=not resume)
         except StoreError:
             # Cut off before it said whose it is, or begun on other numbers: it is this run's, and no use to anybody.
-            if not resume or _complete(self._path("ensemble.zarr")):
+            if not resume or complete(self._path("ensemble.zarr")):
                 raise
             self._log("ensemble", "the unfinished ensemble cannot be continued; it is recomputed")
             make(overwrite=True)
@@ -503,11 +323,3 @@ class _Run:
 
         settings = [self._consensus_mark, scores, self._truth_mark, self._ids_mark]
         self._do("report", settings, "report.html", make, "report.html")
-
-
-def _complete(url: str) -> bool:
-    """Whether a store is there and whole."""
-    try:
-        return bool(read_facts(url).get("complete"))
-    except StoreError:
-        return False

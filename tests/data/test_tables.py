@@ -24,7 +24,7 @@ from cehm_dask.data.ingest import ingest
 from cehm_dask.data.labels import as_labels
 from cehm_dask.errors import BudgetError, CehmError, InputError
 from cehm_dask.results import export
-from cehm_dask.results.scoring import as_truth, encoded
+from cehm_dask.results.truth import as_truth, encoded
 
 
 def write(folder, content, name="p.csv"):

@@ -14,6 +14,7 @@ from cehm_dask import CEHM
 from cehm_dask.cli import main
 from cehm_dask.paper import figures as paper_figures
 from cehm_dask.paper import reproduce as paper
+from cehm_dask.paper import sets, tables
 from cehm_dask.paper.pools import read_pool
 from cehm_dask.rivals import METHODS
 
@@ -52,7 +53,7 @@ def pools(tmp_path):
     """A folder with two pools of twelve members, of two and of three classes."""
     there = tmp_path / "pools"
     there.mkdir()
-    paper.load_pool.cache_clear()
+    sets.load_pool.cache_clear()
     write_pool(there / "two.npz", 2)
     write_pool(there / "iris.npz", 3)  # named as a data set is
     return there
@@ -73,22 +74,22 @@ def run_pools(pools, folder, **wishes):
 
 
 def test_members__follow_the_papers_protocol():
-    labels = paper.draw_members(paper.load("iris", None), "minmax", 3)
+    labels = sets.draw_members(sets.load("iris", None), "minmax", 3)
     clusters = labels.max(axis=0) + 1
     assert labels.shape == (150, 30)
     assert labels.min() == 0
     assert 3 <= clusters.min() < clusters.max() <= 12  # [k, max(min(√n, 50), 1.5 k)]
-    assert not np.array_equal(labels, paper.draw_members(paper.load("iris", None), "minmax", 4))
+    assert not np.array_equal(labels, sets.draw_members(sets.load("iris", None), "minmax", 4))
 
 
 def test_members__are_drawn_once_and_anew_for_other_features(tmp_path):
-    iris = paper.load("iris", None)
-    first = paper.members(iris, "standard", 0, tmp_path)
+    iris = sets.load("iris", None)
+    first = sets.members(iris, "standard", 0, tmp_path)
     (path,) = tmp_path.rglob("*.npy")
     np.save(path, first[::-1])
-    np.testing.assert_array_equal(paper.members(iris, "standard", 0, tmp_path), first[::-1])
-    other = paper.Dataset("iris", iris.X[:, :3], iris.y)
-    assert not np.array_equal(paper.members(other, "standard", 0, tmp_path), first[::-1])
+    np.testing.assert_array_equal(sets.members(iris, "standard", 0, tmp_path), first[::-1])
+    other = sets.Dataset("iris", iris.X[:, :3], iris.y)
+    assert not np.array_equal(sets.members(other, "standard", 0, tmp_path), first[::-1])
 
 
 @pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
@@ -148,7 +149,7 @@ def test_reproduce__lines_of_other_data_do_not_count(data, folder):
     before = paper.reproduce(data, folder, **wishes)
     X, y = load_iris(return_X_y=True)
     np.savez(data / "iris.npz", X=X[:, :2], y=y)
-    paper.load.cache_clear()
+    sets.load.cache_clear()
     after = paper.reproduce(data, folder, **wishes)
     assert len(after) == 1
     assert after["nmi"].item() < before["nmi"].item()
@@ -204,7 +205,7 @@ def test_pools__nothing_is_done_twice_and_other_pools_do_not_count(pools, folder
     same(run_pools(pools, folder), first)  # lines of other members stand behind them, and do not count
     assert done == []
     write_pool(pools / "two.npz", 2, seed=1)
-    paper.load_pool.cache_clear()
+    sets.load_pool.cache_clear()
     run_pools(pools, folder)
     assert {name for name, _, _ in done} == {"two"}
 
@@ -216,7 +217,7 @@ def test_pools__beside_data_sets_in_tables_of_their_own(pools, folder):
         ("iris", "standard"),
         ("two", "pool"),
     ]
-    paper.write_tables(lines, folder)
+    tables.write_tables(lines, folder)
     pooled = pd.read_csv(folder / "table_nmi_pools.csv", index_col="set")
     assert pooled.index.tolist() == ["iris", "two"]
     assert pooled.columns.tolist() == ["plain", "lwgp"]
@@ -281,13 +282,13 @@ def test_table__means_beside_the_published_numbers():
             for shift in (-0.1, 0.1)
         ]
     )
-    found = paper.table(lines, "nmi")
+    found = tables.table(lines, "nmi")
     assert list(found.index) == ["iris", "wine"]
     assert found["published"].tolist() == [0.7456, 0.9039]
     np.testing.assert_allclose(found["better"], [0.7, 0.9])
     np.testing.assert_allclose(found["difference"], [0.7 - 0.7456, 0.9 - 0.9039])
     np.testing.assert_allclose(found["default minmax"], [0.75, np.nan])
-    text = paper.markdown(found, "nmi").splitlines()
+    text = tables.markdown(found, "nmi").splitlines()
     assert text[2].startswith("| iris | 0.7456 | 0.7000 | 0.6000 |")
     assert text[-1].startswith("| mean NMI | 0.8248 |")
     assert "| – |" in text[-1]  # a mean over some of the sets only is none
@@ -310,7 +311,7 @@ def test_ranking__over_what_all_methods_have_done():
         default={"iris": [0.6, 0.9], "wine": [0.2, 0.8]},
         wct={"iris": [0.55, np.nan], "wine": [0.9, 0.1]},
     )
-    found = paper.ranking(lines, "nmi")  # the first ensemble of iris, the second of wine
+    found = tables.ranking(lines, "nmi")  # the first ensemble of iris, the second of wine
     assert found["rank"].to_dict() == {"default": 1.5, "plain": 2.0, "wct": 2.5}
     assert found["mean"].round(6).to_dict() == {"default": 0.7, "plain": 0.7, "wct": 0.325}
     assert np.isnan(found.loc["default", "p"])
@@ -325,23 +326,23 @@ def test_ranking__p_is_that_of_dunns_test_on_the_ranks():
         plain={name: [value + 0.01 * (-1) ** i] for i, (name, [value]) in enumerate(sets.items())},
         sec={name: [value - 0.5] for name, [value] in sets.items()},
     )
-    found = paper.ranking(lines, "nmi")
+    found = tables.ranking(lines, "nmi")
     # Ranks 1 and 2 in turn against 3 throughout: z = (3 - 1.5) / sqrt((N(N+1)/12 - ties) (1/12 + 1/12)) on 36 ranks.
     n, ties = 36, 3 * (12**3 - 12) / (12 * 35)
     z = 12 * 1.5 / np.sqrt((n * (n + 1) / 12 - ties) * (2 / 12))
     assert found.loc["sec", "p"] == pytest.approx(3 * 2 * norm.sf(z))
     assert found.loc["plain", "p"] == pytest.approx(1.0)
-    text = paper.ranking_markdown(found, "nmi").splitlines()
+    text = tables.ranking_markdown(found, "nmi").splitlines()
     assert text[0] == "| method | mean NMI | mean rank | p |"
     assert text[-1].startswith("| sec | ")
 
 
 def test_published__has_both_tables_of_twenty_sets():
-    counted = paper.published().groupby(["score", "method"])["dataset"].nunique()
+    counted = tables.published().groupby(["score", "method"])["dataset"].nunique()
     assert (counted == 20).all()
     assert set(counted.index.get_level_values("score")) == {"NMI", "ARI"}
-    names = {paper.PUBLISHED_AS.get(name, name) for name in paper.PAPER_SETS}
-    assert names == set(paper.published()["dataset"])
+    names = {tables.PUBLISHED_AS.get(name, name) for name in sets.PAPER_SETS}
+    assert names == set(tables.published()["dataset"])
 
 
 @pytest.mark.parametrize(
@@ -362,7 +363,7 @@ def test_reproduce__refuses_what_it_does_not_know(folder, wishes, said):
 def test_load__refuses_a_file_without_classes(data):
     np.savez(data / "wine.npz", X=np.zeros((3, 2)))
     with pytest.raises(ValueError, match=r"wine\.npz holds X: expected X"):
-        paper.load("wine", data)
+        sets.load("wine", data)
 
 
 @pytest.mark.parametrize(

@@ -30,10 +30,9 @@ from cehm_dask.data.synth import Synth
 from cehm_dask.errors import InputError
 from cehm_dask.machine import Machine
 from cehm_dask.method.params import PAPER
-from cehm_dask.report import browser, picture, write_report
-from cehm_dask.report import page as page_module
+from cehm_dask.report import browser, course, picture, write_report
 from cehm_dask.report.drawing import COLOURS
-from cehm_dask.report.findings import look, members_of, runners_up
+from cehm_dask.report.findings import look, members_of, open_finished, runners_up
 from cehm_dask.report.page import compose
 from cehm_dask.results.scoring import labels_of
 from tests.conftest import edit_facts, without_digests
@@ -226,8 +225,8 @@ def test_candidates__one_line_each_the_best_first_the_kept_one_marked(of_candida
     assert len(rows) == len(wanted) > 1
     for (taken, row), own in zip(rows, wanted, strict=True):
         cells = [re.sub("<[^>]*>", "", cell) for cell in re.findall(r">(.*?)</td>", row)]
-        assert page_module._plain_start(own["start"]) in cells[0]
-        assert page_module.BELONGINGS[own["belonging"]] in cells[0]
+        assert course.plain_start(own["start"]) in cells[0]
+        assert course.BELONGINGS[own["belonging"]] in cells[0]
         assert cells[1:6] == [f"{own[key]:.3f}" for key in ("tau", "evenness", "score", "agreement", "explained")]
         assert cells[6:] == [*map(str, (min(own["sizes"]), max(own["sizes"]), own["repaired"])), "kept" * own["kept"]]
         assert bool(taken) == own["kept"]
@@ -353,11 +352,11 @@ def test_other_ensemble__is_refused(made, tmp_path):
 
 
 def test_url__is_shown_without_its_password(made):
-    opened = page_module.open_finished(str(made / "consensus.zarr"))
+    opened = open_finished(str(made / "consensus.zarr"))
     secret = dataclasses.replace(opened, url="s3://key:secret@bucket/consensus.zarr")
-    own = page_module._run
+    own = course.run
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page_module, "_run", lambda _store, source: own(secret, source))
+        patch.setattr(course, "run", lambda _store, source: own(secret, source))
         page = compose(made / "consensus.zarr").html
     assert "s3://***@bucket/consensus.zarr" in page
     assert "key:secret" not in page
