@@ -20,7 +20,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError, NoCredenti
 from click.testing import CliRunner
 from distributed import Client
 
-from cehm_dask import CEHM, cli
+from cehm_dask import CEHM, cli, estimator
 from cehm_dask.clusters import connect as cluster
 from cehm_dask.clusters import workers
 from cehm_dask.clusters.workers import require_access
@@ -42,6 +42,7 @@ from cehm_dask.errors import (
     exit_code_of,
     sentence_of,
 )
+from cehm_dask.pipeline import run
 from cehm_dask.pipeline.recipe import example, parse
 from tests.conftest import cehm, worker_processes
 from tests.fuzzing import mutated
@@ -151,15 +152,16 @@ def test_run__says_what_failed_and_goes_on_when_it_is_over(folder, monkeypatch, 
 
 
 def test_run__a_disk_too_full_to_note_it(folder, monkeypatch):
-    fit = CEHM.fit
+    find = run.find_consensus
 
     with monkeypatch.context() as patch:
 
-        def fit_and_fill_the_disk(*args, **kwargs):
-            fit(*args, **kwargs)
+        def find_and_fill_the_disk(*args, **kwargs):
+            found = find(*args, **kwargs)
             patch.setattr(os, "fsync", raising(OSError(28, "full")))
+            return found
 
-        patch.setattr(CEHM, "fit", fit_and_fill_the_disk)
+        patch.setattr(run, "find_consensus", find_and_fill_the_disk)
         _, err = cehm("run", "recipe.yaml", "--quiet", code=6)
     assert err.count("\n") == 1
     cehm("run", "recipe.yaml", "--quiet")
@@ -242,13 +244,21 @@ def test_url__of_no_place_is_said_in_a_line(folder, url):
     assert "Traceback" not in err
 
 
+SESSIONS = []
+"""File systems that were pushed aside: one that is collected complains of its open session, in any test."""
+
+
 @pytest.fixture
 def s3fs_of_its_own():
     """s3fs remembers the first endpoint that it meets: neither an earlier test's, nor this one's for a later test."""
     s3fs = pytest.importorskip("s3fs")
-    s3fs.S3FileSystem.clear_instance_cache()
+    known = s3fs.S3FileSystem._cache
+    before = dict(known)
+    known.clear()
     yield s3fs
-    s3fs.S3FileSystem.clear_instance_cache()
+    SESSIONS.extend(known.values())
+    known.clear()
+    known.update(before)
 
 
 @pytest.mark.parametrize(
@@ -430,7 +440,8 @@ def test_terminated__is_4_for_every_command(folder, monkeypatch, args):
         time.sleep(60)
 
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(CEHM, "fit", fit)
+    monkeypatch.setattr(estimator, "find_consensus", fit)
+    monkeypatch.setattr(run, "find_consensus", fit)
     _, err = cehm(*args, code=INTERRUPTED)
     assert err.splitlines()[-1].startswith("interrupted; ")
     assert signal.getsignal(signal.SIGTERM) is before

@@ -351,7 +351,7 @@ def test_several_k__same_as_one_by_one(hard_ensemble):
 
 def test_budget__refused_with_both_numbers_before_reading(ensemble, monkeypatch):
     monkeypatch.setattr(engine.Engine, "sweep", lambda *args, **kwargs: pytest.fail("a sweep was made"))
-    with pytest.raises(BudgetError, match=r"memory=100 MiB allowed < .* projected"):
+    with pytest.raises(BudgetError, match=r"memory=100.00 MiB allowed < .* projected"):
         find_consensus(as_labels(ensemble), PARAMS, 0, Where(memory="100MiB"))
 
 

@@ -67,34 +67,37 @@ class Encoded:
     """Largest code and one, by member."""
 
 
-def encode_block(block: Any, names: Sequence[str], number: int) -> Encoded:
-    """Check and encode one block."""
+def encode_block(block: Any, names: Sequence[str], number: int, first_row: int | None) -> Encoded:
+    """Check and encode one block; errors name it, and rows by their number in the collection where that is known."""
+    start = first_row or 0
     try:
         if hasattr(block, "columns"):
-            return _ranked(columns_of(block), names)
+            return _ranked(columns_of(block), names, start)
         block = np.asarray(block)
         if block.ndim != 2 or block.shape[1] != len(names):
             raise InputError(f"has shape {block.shape}, expected {len(names)} columns")
-        return _whole(whole_numbers(read_number_block(block), names), names)
+        rows = range(start, start + len(block))
+        return _whole(whole_numbers(read_number_block(block), names, rows), names, rows)
     except CehmError as error:
-        raise type(error)(f"block {number} of the collection (rows counted from its first): {error}") from None
+        counted = "" if first_row is not None else " (rows counted from its first)"
+        raise type(error)(f"block {number} of the collection{counted}: {error}") from None
 
 
-def _whole(block: NDArray[Any], names: Sequence[str]) -> Encoded:
+def _whole(block: NDArray[Any], names: Sequence[str], rows: range) -> Encoded:
     """Whole numbers: shifted by one where that leaves few gaps, else ranked."""
     if not len(block):
         return Encoded(np.zeros(block.shape, np.uint8), None, (1,) * len(names))
     if block.dtype.kind == "i" and block.min() < -1:
-        refuse_negative(block, names)
+        refuse_negative(block, names, rows)
     widths = tuple(int(top) + 2 for top in block.max(axis=0).tolist())
     if sum(widths) > max(ROOMY_SLOTS, 2 * len(names)):
-        return _ranked(list(block.T), names)
+        return _ranked(list(block.T), names, rows.start)
     dtype = np.min_scalar_type(max(widths) - 1)
     return Encoded(np.add(block, 1, dtype=dtype, casting="unsafe"), None, widths)
 
 
-def _ranked(columns: Sequence[Any], names: Sequence[str]) -> Encoded:
-    encoded = [encode_column(column, name) for column, name in zip(columns, names, strict=True)]
+def _ranked(columns: Sequence[Any], names: Sequence[str], first_row: int) -> Encoded:
+    encoded = [encode_column(column, name, first_row) for column, name in zip(columns, names, strict=True)]
     widths = tuple(len(known) + 1 for known, _ in encoded)
     ranks = np.stack([own for _, own in encoded], axis=1)
     return Encoded(

@@ -14,6 +14,9 @@ from cehm_dask.errors import InputError, InputTypeError
 
 _SCAN_ROWS = 1 << 16
 
+Rows = NDArray[np.intp] | range
+"""Row numbers of entries, for errors."""
+
 
 def columns_of(frame: Any) -> list[Any]:
     """The columns of a pandas or polars frame, by place, because names may be repeated."""
@@ -95,7 +98,7 @@ def refuse_type(dtype: np.dtype[Any]) -> None:
         )
 
 
-def whole_numbers(array: NDArray[Any], names: Sequence[str], rows: NDArray[np.intp] | None = None) -> NDArray[Any]:
+def whole_numbers(array: NDArray[Any], names: Sequence[str], rows: Rows | None = None) -> NDArray[Any]:
     """Floats that are whole numbers become integers; anything else is named by row and member."""
     if array.dtype.kind != "f":
         return array
@@ -110,12 +113,12 @@ def whole_numbers(array: NDArray[Any], names: Sequence[str], rows: NDArray[np.in
     return out
 
 
-def _row(rows: NDArray[np.intp] | None, place: int) -> int:
+def _row(rows: Rows | None, place: int) -> int:
     """Row number of an entry, where the entries are not all rows."""
     return place if rows is None else int(rows[place])
 
 
-def refuse_negative(array: NDArray[Any], names: Sequence[str], rows: NDArray[np.intp] | None = None) -> None:
+def refuse_negative(array: NDArray[Any], names: Sequence[str], rows: Rows | None = None) -> None:
     for start in range(0, len(array), _SCAN_ROWS):
         part = array[start : start + _SCAN_ROWS]
         wrong = np.argwhere(part < -1)

@@ -99,7 +99,8 @@ def _encoded(collection: Collection) -> list[Any]:
     from dask import delayed
 
     encode = delayed(encode_block, pure=True)
-    return [encode(block, collection.names, number) for number, block in enumerate(collection.blocks)]
+    first = collection.edges or [None] * len(collection.blocks)
+    return [encode(block, collection.names, i, first[i]) for i, block in enumerate(collection.blocks)]
 
 
 def _found(collection: Collection, client: Any, machine: Machine) -> list[Found]:

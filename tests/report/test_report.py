@@ -448,6 +448,7 @@ def huge(made, tmp_path):
         "margin": rng.random(n).astype(np.float32),
         "counts": counts,
         "sizes": np.bincount(labels, minlength=k),
+        "margin_histogram": rng.integers(0, 9, (k, 50)),
         "member_agreement": (agreement + agreement.T) / 2,
         "hyperedge_member": np.sort(rng.integers(0, members, edges)),
         "medoids": rng.integers(0, edges, k),
