@@ -33,7 +33,7 @@ STAGES = {"method.start", "method.diffusion", "method.adjustion"}
 HOMES = {
     "numba": {"method.jit"},
     "zarr": {"data.arrays"},
-    "distributed": {"engine.dask", "clusters.connect"},
+    "distributed": {"engine.dask", "clusters.connect", "clusters.current"},
     "cryptography": {"clusters.certificates"},
     "dask_ml": {"members.fit"},
     "matplotlib": {"paper.figures"},

@@ -8,7 +8,7 @@ import pytest
 
 from cehm_dask.data.shape import Shape
 from cehm_dask.engine.budget import make_budget
-from cehm_dask.method import counting, intersections, kernels
+from cehm_dask.method import counting, intersections
 from cehm_dask.method.belonging import BELONGINGS, loss_of
 from cehm_dask.method.consensus import _best
 from cehm_dask.method.intersections import Hyperedges
@@ -74,7 +74,7 @@ def test_intersections__no_table_of_int32_counts_more_rows_than_it_can(hard_ense
         assert table.dtype == np.int32
         largest.append(int(table.max()))
 
-    monkeypatch.setattr(kernels, "intersections", counted)
+    monkeypatch.setattr(counting, "intersections", counted)
     monkeypatch.setattr(intersections, "MOST_COUNTED", 450)
     with an_engine(hard_ensemble, 3, block_rows=200) as engine:
         found, _ = intersections.intersections(engine)
