@@ -12,9 +12,6 @@ from numpy.typing import NDArray
 
 from cehm_dask.data.collections import collection_of
 
-Read = Callable[[Any], NDArray[Any]]
-"""A block of base labels → an array with one entry, or row, per sample."""
-
 
 def lazily(
     given: Any,

@@ -7,7 +7,6 @@ from typing import Any, Protocol, TypeVar
 from cehm_dask.engine.span import Span
 
 T = TypeVar("T")
-Item = TypeVar("Item")
 Combine = Callable[[Sequence[T]], T]
 Done = Callable[[int], None]
 """Called with the number of rows of a span when it is done."""
