@@ -25,9 +25,9 @@ from cehm_dask.estimator import CEHM
 from cehm_dask.machine import cores
 from cehm_dask.members.fit import Labeller, Linear, Member, k_range, plan_members
 from cehm_dask.members.generate import label_all, make_labeller
-from cehm_dask.method.consensus import Progress
 from cehm_dask.method.params import auto_members
 from cehm_dask.method.rounds import Harvest
+from cehm_dask.progress import ProgressLike, as_progress
 
 CONSENSUS = ("variant", "tries", "restarts", "choose", "max_iter")
 """Parameters handed on to the consensus."""
@@ -125,15 +125,15 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.max_iter = max_iter
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None, *, progress: Progress | None = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, progress: ProgressLike | None = None) -> Self:
         """Make the members and their consensus.
 
         Parameters
         ----------
         X : (n_samples, n_features) numbers, dask array, data frame, sparse matrix, path or URL
         y : ignored
-        progress : callable (Event), optional
-            Called with every finished round of the consensus.
+        progress : callable (Event) or Progress, optional
+            Gets every finished round of the consensus; a ``Progress`` also the members fitted and the rows done.
         """
         if isinstance(self.n_clusters, str) and self.n_clusters != "auto":
             raise InputTypeError(f"n_clusters={self.n_clusters!r}: expected a whole number, or 'auto'")
@@ -161,6 +161,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
                 impute=self.impute,
                 fit_rows=self.fit_rows,
                 full_lloyd=self.full_lloyd,
+                progress=as_progress(progress),
             )
             self.base_labels_ = label_all(features, self._labeller, pool)
         settings = {name: getattr(self, name) for name in CONSENSUS}

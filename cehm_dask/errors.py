@@ -154,7 +154,7 @@ def _raised_in(error: BaseException) -> str:
 
 
 def sentence_of(error: BaseException) -> str:
-    """What a person is told of an error: what happened, and what to do."""
+    """The message that users see: what happened, and what to do."""
     code = exit_code_of(error)
     said = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, CehmError):

@@ -32,11 +32,11 @@ from cehm_dask.job import Where, find_consensus, machine_of
 from cehm_dask.lazy import lazily, read_field, read_membership
 from cehm_dask.method import kernels
 from cehm_dask.method.confidence import Gauge, evidence, exponents
-from cehm_dask.method.consensus import Progress
 from cehm_dask.method.params import Params
 from cehm_dask.method.problem import Problem
 from cehm_dask.method.result import gather, join
 from cehm_dask.method.rounds import Harvest
+from cehm_dask.progress import ProgressLike
 
 
 class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
@@ -170,7 +170,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         memory: str | int | None = None,
         client: Any = None,
         record: Callable[[int, str, int, NDArray[np.int16]], None] | None = None,
-        progress: Progress | None = None,
+        progress: ProgressLike | None = None,
     ) -> Self:
         """Compute the consensus of base labels. Nothing but ``X`` changes a label.
 
@@ -192,8 +192,8 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             Whose workers do the sweeps. Default: the current client, if there is one; False: threads of this process.
         record : callable (restart, stage, round, assignment), optional
             Gets every assignment on the way: after the start, each diffusion and each adjustion round.
-        progress : callable (Event), optional
-            Gets a small record of every finished round.
+        progress : callable (Event) or Progress, optional
+            Gets a small record of every finished round; a ``Progress`` also the rows done inside a sweep.
         """
         auto = isinstance(self.n_clusters, str) and self.n_clusters == "auto"
         if auto and self.init is not None:

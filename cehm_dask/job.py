@@ -26,7 +26,7 @@ from cehm_dask.engine.sweep import Engine
 from cehm_dask.errors import ClusterError
 from cehm_dask.machine import Machine, cluster_machine, format_bytes, peak_bytes, this_machine
 from cehm_dask.method.confidence import gauge_of
-from cehm_dask.method.consensus import Progress, Record, consensus
+from cehm_dask.method.consensus import Record, consensus
 from cehm_dask.method.orders import Read
 from cehm_dask.method.params import Params, auto_clusters, expected_sweeps
 from cehm_dask.method.result import (
@@ -47,6 +47,7 @@ from cehm_dask.method.rounds import Harvest
 from cehm_dask.method.solution import Consensus
 from cehm_dask.method.survey import mean_margin
 from cehm_dask.method.trail import stages_of
+from cehm_dask.progress import ProgressLike, as_progress
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ def machine_of(where: Where) -> Machine:
 
 
 def budget_of(labels: Labels, params: Params, ks: Sequence[int], where: Where) -> Budget:
-    """Settle blocks, runs and bytes, or refuse."""
+    """Settle blocks, spans and bytes, or refuse."""
     machine = machine_of(where)
     return make_budget(
         labels.shape,
@@ -120,20 +121,19 @@ def find_consensus(
     ks: Sequence[int] = (),
     auto: bool = False,
     record: Record | None = None,
-    progress: Progress | None = None,
+    progress: ProgressLike | None = None,
 ) -> Outcome:
     """Consensus of base labels, for one value of k or for several side by side.
 
     With ``auto``, one of :func:`auto_clusters` is chosen from the intersections and run; memory is set aside for the
     largest.
 
-    ``progress`` is told of every finished round; if it has a method ``rows(stage, done, total)``, that is told of the
-    rows done inside a sweep.
+    ``progress`` gets every finished round and, if it is a ``Progress``, the rows done inside a sweep.
     """
     ks = tuple(auto_clusters(labels.n_samples)) if auto else tuple(ks) or (params.n_clusters,)
-    problems_of = [replace(params, n_clusters=k) for k in ks]
+    problems_of, told = [replace(params, n_clusters=k) for k in ks], as_progress(progress)
     budget = budget_of(labels, params, ks[-1:] if auto else ks, where)
-    _log_plan(labels, problems_of, budget)
+    _log_budget(labels, problems_of, budget)
     if where.client is not None:
         try:
             require_access(where.client, *_urls_on_workers(labels, where.output))
@@ -145,9 +145,8 @@ def find_consensus(
         store = ConsensusStore(where.output, identity(labels, params, ks, seed, auto=auto))
         store.open(overwrite=where.overwrite)
     try:
-        with told_when_lost(where.client), Engine(labels, budget, where.client) as engine:
-            engine.watch = getattr(progress, "rows", None)
-            result = consensus(engine, problems_of, seed, auto=auto, store=store, record=record, progress=progress)
+        with told_when_lost(where.client), Engine(labels, budget, where.client, told) as engine:
+            result = consensus(engine, problems_of, seed, auto=auto, store=store, record=record, progress=told)
             problem = result.chosen.problem
             gauge = gauge_of(result.hyperedges, problem.counts, result.correlation)
             order = replace(problem.last_order(), gauge=gauge)
@@ -175,11 +174,11 @@ def _urls_on_workers(labels: Labels, output: str | None) -> tuple[list[str], lis
     return [labels.source.url], [] if output is None else [output]
 
 
-def _log_plan(labels: Labels, problems_of: Sequence[Params], budget: Budget) -> None:
+def _log_budget(labels: Labels, problems_of: Sequence[Params], budget: Budget) -> None:
     sweeps = max(expected_sweeps(params, labels.n_samples, budget) for params in problems_of)
     terms = ", ".join(f"{name} {format_bytes(size)}" for name, size in budget.terms.items() if size)
     log.info(
-        "plan: %d runs, blocks of %d rows, about %d sweeps of %s; memory %s of %s allowed: %s",
+        "budget: %d spans, blocks of %d rows, about %d sweeps of %s; memory %s of %s allowed: %s",
         len(budget.span_edges) - 1,
         budget.block_rows,
         sweeps,

@@ -26,7 +26,7 @@ SHARE = 0.6
 
 @dataclass(frozen=True)
 class Machine:
-    """Who works: threads, and bytes a process may take in all, with what it takes already."""
+    """Where work is done: processes, threads, and bytes a process may take in all, with what it takes already."""
 
     workers: int | None
     """Processes of a cluster; None: this process."""
@@ -108,7 +108,7 @@ def require_memory(step: str, terms: Mapping[str, int], allowed: int, advice: st
         format_bytes(needed),
         format_bytes(allowed),
         ", ".join(f"{name} {format_bytes(size)}" for name, size in terms.items() if size),
-        extra={"step": step, "projected": needed, "allowed": allowed},
+        extra={"projected": needed, "allowed": allowed},
     )
 
 

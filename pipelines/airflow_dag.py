@@ -1,7 +1,7 @@
-"""Airflow 3: one run of a recipe per day, its stages as tasks.
+"""Airflow 3: one run of a recipe per day, its steps as tasks.
 
 Put this file into the DAG folder. Airflow and cehm_dask need not share a virtual environment: every task is the
-command ``cehm run RECIPE --until STAGE --date DAY``, found through the variable CEHM_COMMAND (default: ``cehm``).
+command ``cehm run RECIPE --until STEP --date DAY``, found through the variable CEHM_COMMAND (default: ``cehm``).
 Because a run is idempotent, a retry resumes where the first try stopped, even after ``kill -9``, and a day that is
 done is a no-op. Recipe, input and overrides are parameters of the DAG run; the metrics of the result are the XCom of
 the last task, with ``${VAR}`` where a path comes from the environment. The exit code says whether a task is tried
@@ -43,11 +43,11 @@ def day() -> str:
     return str((run.logical_date or run.run_after).date())
 
 
-def run_until(stage: str) -> dict[str, Any]:
-    """Do the run up to a stage, from wherever it stands; its closing record."""
+def run_until(step: str) -> dict[str, Any]:
+    """Do the run up to a step, from wherever it stands; its closing record."""
     params: Any = get_current_context()["params"]
     command = [*shlex.split(os.environ.get("CEHM_COMMAND", "cehm")), "run", params["recipe"]]
-    command += ["--until", stage, "--date", day(), "--json"]
+    command += ["--until", step, "--date", day(), "--json"]
     command += [part for override in params["set"] for part in ("--set", override)]
     command += ["--cluster", params["cluster"]] if params["cluster"] else []
     process = subprocess.run(

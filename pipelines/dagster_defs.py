@@ -1,6 +1,6 @@
-"""Dagster: the stages of a recipe as assets, one partition per day, with a schedule.
+"""Dagster: the steps of a recipe as assets, one partition per day, with a schedule.
 
-``dagster dev -f pipelines/dagster_defs.py``. Every asset is the command ``cehm run RECIPE --until STAGE --date DAY``,
+``dagster dev -f pipelines/dagster_defs.py``. Every asset is the command ``cehm run RECIPE --until STEP --date DAY``,
 found through the variable CEHM_COMMAND (default: ``cehm``), so Dagster may live in a virtual environment of its own.
 Because a run is idempotent, a retry resumes where the first try stopped, and a day that is done is a no-op. Recipe,
 overrides and cluster are the resource ``cehm``; metrics and the report are attached to the assets as metadata, with
@@ -41,10 +41,10 @@ class Cehm(dg.ConfigurableResource):  # type: ignore[type-arg]
     overrides: list[str] = []  # noqa: RUF012
     cluster: str = ""
 
-    def run_until(self, stage: str, day: str) -> dict[str, Any]:
-        """Do the run of a day up to a stage, from wherever it stands; its closing record."""
+    def run_until(self, step: str, day: str) -> dict[str, Any]:
+        """Do the run of a day up to a step, from wherever it stands; its closing record."""
         command = [*shlex.split(os.environ.get("CEHM_COMMAND", "cehm")), "run", self.recipe]
-        command += ["--until", stage, "--date", day, "--json"]
+        command += ["--until", step, "--date", day, "--json"]
         command += [part for override in self.overrides for part in ("--set", override)]
         command += ["--cluster", self.cluster] if self.cluster else []
         process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)

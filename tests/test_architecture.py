@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "cehm_dask"
 LAYERS = [
     {"errors"},
     {"masking"},
-    {"machine"},
+    {"machine", "progress"},
     {"data"},
     {"engine"},
     {"method", "clusters"},

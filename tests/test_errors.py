@@ -315,7 +315,7 @@ def test_run_directory__leftovers_of_a_killed_run_are_removed_and_keep_nobody_ou
     assert not list(Path("run").glob(".cehm-*"))
 
 
-@pytest.mark.parametrize("content", ["{}", "[]", "x", '{"format": "cehm run", "version": 1, "stages": {"export": {}}}'])
+@pytest.mark.parametrize("content", ["{}", "[]", "x", '{"format": "cehm run", "version": 2, "steps": {"export": {}}}'])
 def test_run_directory__whose_state_is_damaged(folder, content):
     Path("run").mkdir()
     Path("run/run.json").write_text(content)
@@ -371,7 +371,7 @@ def test_scheduler__lost_in_the_middle_is_5_and_the_run_goes_on_without_it(folde
             scheduler.wait()
             began.append(time.monotonic())
 
-    monkeypatch.setattr("cehm_dask.cli.display.Rounds.__call__", end)
+    monkeypatch.setattr("cehm_dask.cli.display.Rounds.round_done", end)
     settings = ["consensus", "e.zarr", "--k", "5", "--variant", "released", "-o", "c.zarr", "--quiet"]
     _, err = cehm(*settings, "--cluster", "cluster.yaml", code=CLUSTER)
     assert time.monotonic() - began[0] < 25

@@ -305,7 +305,7 @@ OWN_WORDS = {
     "check_estimator_sparse_tag": "refused, but by its shape: a sparse matrix holds no labels",
     "check_estimator_sparse_array": "refused, but by its shape: a sparse matrix holds no labels",
     "check_estimator_sparse_matrix": "refused, but by its shape: a sparse matrix holds no labels",
-    "check_clustering": "wants int32 or int64 labels; ours are int16, two bytes a sample by design",
+    "check_clustering": "wants int32 or int64 labels; ours are int16, two bytes per sample by design",
     "check_non_transformer_estimators_n_iter": "wants n_iter_ beside max_iter; rounds are counted in n_rounds_",
 }
 NEEDS_FEATURES = {

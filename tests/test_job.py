@@ -278,7 +278,7 @@ def test_checkpoint__small_whatever_n(ensemble, tmp_path, monkeypatch):
 
     monkeypatch.setattr(ConsensusStore, "save_checkpoint", measured)
     found = find_consensus(as_labels(ensemble), PARAMS, 0, Where(output=str(tmp_path / "c.zarr")))
-    # Two tables of counts a problem, at most four bytes a count, and a few facts: n is not in it.
+    # Two tables of counts per problem, at most four bytes per count, and a few facts: n is not in it.
     counts, problems = found.consensus.chosen.problem.counts, found.consensus.chosen.restarts
     assert 0 < max(sizes) < problems * (2 * 4 * counts.size + 4096)
 

@@ -1,8 +1,8 @@
 """The command ``cehm``: clustering without writing code.
 
-Top of the flow; parses, calls, prints. Every error ends with one line and an exit code (``cehm_dask.errors``).
-Commands are defined in the modules of this folder and import what they need when they are called, so that
-``cehm --help`` is quick.
+May import everything; start at ``run``. Parses, calls, prints. Every error ends with one line and an exit code
+(``cehm_dask.errors``). Commands are defined in the modules of this folder and import what they need when they are
+called, so that ``cehm --help`` is quick.
 """
 
 import logging
@@ -26,7 +26,7 @@ from cehm_dask.cli.explain import Commands, JsonLines, TextLines
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="json: stages, sweeps, warnings and errors as lines of JSON on stderr, and no progress or summary.",
+    help="json: steps, sweeps, warnings and errors as lines of JSON on stderr, and no progress or summary.",
 )
 @click.pass_context
 def main(context: click.Context, verbose: bool, log_format: str) -> None:

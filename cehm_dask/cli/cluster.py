@@ -134,7 +134,7 @@ def submit(recipe: str, spec: str, overrides: tuple[str, ...], date: Any, applie
 @click.argument("run")
 @explained
 def status(run: str) -> None:
-    """Show the state of the run in directory RUN: its stages, its job in the queue, the last lines of its log.
+    """Show the state of the run in directory RUN: its steps, its job in the queue, the last lines of its log.
 
     \b
     Example:
@@ -145,9 +145,9 @@ def status(run: str) -> None:
     found = submission.status(run)
     if found.job is not None:
         click.echo(f"job {found.job['id']} ({found.job['kind']}): {found.job['state']}")
-    for stage, facts in found.stages.items():
-        click.echo(f"{stage}: {facts['state']}, {facts['seconds']:.1f} s")
-    if not found.stages:
+    for step, facts in found.steps.items():
+        click.echo(f"{step}: {facts['state']}, {facts['seconds']:.1f} s")
+    if not found.steps:
         click.echo("not begun")
     for line in found.log:
         click.echo(f"  {line}")

@@ -7,10 +7,12 @@ from typing import Any
 
 import click
 from rich.markup import escape
+from rich.status import Status
 
 from cehm_dask.cli.explain import Terminal, explained
 from cehm_dask.errors import ExistsError, InputError
 from cehm_dask.masking import masked
+from cehm_dask.progress import Progress
 
 PAGE = "comparison.html"
 WRITTEN = ("labels/*.npy", "results.csv", "summary.csv", "dunn-*.csv", "boxes.png", PAGE)
@@ -89,10 +91,7 @@ def compare(
         if quiet:
             status.stop()
         pool = _pool(source)
-        if pool is not None and n_clusters is None:
-            n_clusters = pool.n_clusters
-        _check(source, pool, n_clusters, ensembles, pool_members)
-        assert n_clusters is not None
+        n_clusters = _checked(source, pool, n_clusters, ensembles, pool_members)
         own = None
         if ensembles is None:
             urls = [source]
@@ -117,7 +116,7 @@ def compare(
             seed=seed,
             memory=memory,
             truth=classes,
-            report=lambda title, number: status.update(f"{title}, ensemble {number + 1} of {len(urls)}"),
+            progress=_Shown(status),
         )
         if lines["note"].notna().all():
             raise InputError(f"no method ran: {lines['note'].iloc[0]}")
@@ -162,8 +161,10 @@ def _pool(source: str) -> Any:
     return None if features else read_pool(Path(source))
 
 
-def _check(source: str, pool: Any, n_clusters: int | None, ensembles: int | None, pool_members: int | None) -> None:
-    """Refuse options that do not go with the source."""
+def _checked(source: str, pool: Any, n_clusters: int | None, ensembles: int | None, pool_members: int | None) -> int:
+    """The number of clusters; refuses options that do not go with the source."""
+    if n_clusters is None and pool is not None:
+        n_clusters = int(pool.n_clusters)
     if n_clusters is None:
         raise InputError(f"k is missing for {source}: say how many clusters you want, such as --k 10")
     if source.endswith(".npz") and ensembles is None:
@@ -175,6 +176,7 @@ def _check(source: str, pool: Any, n_clusters: int | None, ensembles: int | None
         if pool is None:
             raise InputError(f"pool_members={pool_members}, but {source} is no pool: leave --pool-members out")
         pool.check(pool_members)
+    return n_clusters
 
 
 def _features(source: str) -> tuple[Any, Any]:
@@ -203,6 +205,16 @@ def _classes(truth: str | None, own: Any, labels: Any) -> Any:
     if known is None:
         return None
     return encoded(as_truth(known, labels.n_samples).read(0, labels.n_samples), 0)[1]
+
+
+class _Shown(Progress):
+    """The method and ensemble that run now, in one line."""
+
+    def __init__(self, status: Status) -> None:
+        self._status = status
+
+    def advanced(self, what: str, done: int, total: int | None) -> None:
+        self._status.update(f"{what}, ensemble {done + 1} of {total}")
 
 
 def _print(lines: Any) -> None:

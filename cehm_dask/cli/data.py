@@ -32,7 +32,7 @@ def import_(labels: str, ensemble: str, row_id: str | None, overwrite: bool, qui
 
     with Rows(Terminal(stderr=True), quiet=quiet) as rows:
         left_out = [] if row_id is None else [row_id]
-        ingest(labels, ensemble, overwrite=overwrite, leave_out=left_out, report=rows.report)
+        ingest(labels, ensemble, overwrite=overwrite, leave_out=left_out, progress=rows)
     if not quiet:
         _print_info(ensemble)
 
@@ -126,7 +126,7 @@ def generate(
             overwrite=overwrite,
             memory=memory,
             client=client,
-            report=progress.report,
+            progress=progress,
             scale=scale,
             impute=impute,
             fit_rows=fit_rows,
@@ -161,8 +161,8 @@ def synth(ensemble: str, overwrite: bool, quiet: bool, **options: Any) -> None:
     from cehm_dask.machine import cores
 
     made = Synth(**options)
-    with Rows(Terminal(stderr=True), quiet=quiet, total=made.n_samples) as rows:
-        made.write(ensemble, overwrite=overwrite, threads=cores(), report=lambda count: rows.report("made", count))
+    with Rows(Terminal(stderr=True), quiet=quiet) as rows:
+        made.write(ensemble, overwrite=overwrite, threads=cores(), progress=rows)
     if not quiet:
         _print_info(ensemble)
 

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
 from rich.table import Table
 
 from cehm_dask.data.attributes import read_facts
@@ -19,31 +20,33 @@ from cehm_dask.data.consensus_store import open_consensus
 from cehm_dask.data.ensemble_store import open_ensemble
 from cehm_dask.machine import format_bytes, resident_bytes
 from cehm_dask.method.choice import ONLY_ONE
-from cehm_dask.method.consensus import Event
 from cehm_dask.method.params import settings_told
-from cehm_dask.pipeline.estimate import Outlook
-from cehm_dask.pipeline.result import Result, Watch
+from cehm_dask.pipeline.estimate import Estimate
+from cehm_dask.pipeline.result import Result, RunProgress
+from cehm_dask.progress import Event, Progress
 
 BAR = 28
+UNITS = {"fitted": "members", "Lloyd": "rounds", "read": "bytes"}
+"""What is counted, where it is not rows."""
 MOST_CLUSTERS = 20
 """Clusters listed one by one in a summary; the rest share a line."""
 
 
-class Rounds:
+class Rounds(Progress):
     """Progress of a consensus: two live bars on a terminal, one line per round elsewhere, nothing if quiet."""
 
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
         self.console = console
         self.quiet = quiet
         self._watch = Stopwatch()
-        self._bar: Progress | None = None
+        self._bar: Bar | None = None
         self._latest: dict[int, Event] = {}
         self._sweep_began = 0.0
         self._first_assigned: tuple[float, int] | None = None
 
     def __enter__(self) -> Self:
         if not self.quiet and self.console.is_terminal:
-            self._bar = Progress(
+            self._bar = Bar(
                 SpinnerColumn(),
                 TextColumn("{task.description:<13}"),
                 BarColumn(BAR),
@@ -61,21 +64,20 @@ class Rounds:
         if self._bar is not None:
             self._bar.stop()
 
-    def rows(self, stage: str, done: int, total: int) -> None:
+    def advanced(self, what: str, done: int, total: int | None) -> None:
         """Rows done inside a sweep."""
         if self._bar is None:
             return
         now = self._watch.seconds
         rate = f"{done / max(now - self._sweep_began, 1e-3):,.0f} rows/s, memory {format_bytes(resident_bytes())}"
-        self._bar.update(self._sweep, description=stage, completed=done, total=total, state=rate)
+        self._bar.update(self._sweep, description=what, completed=done, total=total, state=rate)
         if done == total:
             self._sweep_began = now
-            if stage == "intersections":
+            if what == "intersections":
                 # Medoids and candidates are looked for in this process, without a sweep: no rows to count.
                 self._bar.update(self._sweep, description="starts", total=None, state="")
 
-    def __call__(self, event: Event) -> None:
-        """A finished round."""
+    def round_done(self, event: Event) -> None:
         if self.quiet:
             return
         self._latest[event.problem] = event
@@ -108,11 +110,11 @@ class Rounds:
         return f", about {left:.0f} s to full assignment" if left >= 1 else ""
 
 
-class Rows:
+class Rows(Progress):
     """Progress of a stream of rows: a live bar on a terminal, nothing elsewhere."""
 
-    def __init__(self, console: Console, *, quiet: bool = False, total: int | None = None) -> None:
-        self._bar = Progress(
+    def __init__(self, console: Console, *, quiet: bool = False) -> None:
+        self._bar = Bar(
             TextColumn("{task.description:<8}"),
             BarColumn(BAR),
             TextColumn("{task.completed:,.0f} {task.fields[unit]}, {task.fields[rate]} per second"),
@@ -121,7 +123,6 @@ class Rows:
             transient=True,
             disable=quiet or not console.is_terminal,
         )
-        self._total = total
         self._tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> Self:
@@ -131,56 +132,50 @@ class Rows:
     def __exit__(self, *exc: object) -> None:
         self._bar.stop()
 
-    def report(self, what: str, rows: int) -> None:
+    def advanced(self, what: str, done: int, total: int | None) -> None:
         if what not in self._tasks:
-            unit = {"fitted": "members", "read": "bytes"}.get(what, "rows")
-            # The second pass over a table knows how long the first one was.
-            passes = [task.completed for task in self._bar.tasks if task.fields["unit"] == unit == "rows"]
-            total = passes[-1] if passes else self._total
-            self._tasks[what] = self._bar.add_task(what, total=total, rate="", unit=unit)
+            self._tasks[what] = self._bar.add_task(what, total=total, rate="", unit=UNITS.get(what, "rows"))
         task = self._bar.tasks[self._tasks[what]]
-        self._bar.update(
-            self._tasks[what], advance=rows, rate=f"{(task.completed + rows) / max(task.elapsed or 0, 1e-3):,.0f}"
-        )
+        rate = f"{done / max(task.elapsed or 0, 1e-3):,.0f}"
+        self._bar.update(self._tasks[what], completed=done, total=total, rate=rate)
 
 
-class Stages(Watch):
-    """Progress of a run: a line per stage, and the bars of the one that runs."""
+class Steps(RunProgress):
+    """Progress of a run: a line per step, and the bars of the one that runs."""
 
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
         self.console, self.quiet = console, quiet
-        self._rows: Rows | None = None
-        self._rounds: Rounds | None = None
+        self._bars: Rows | Rounds | None = None
 
-    def _say(self, stage: str, text: str) -> None:
+    def _say(self, step: str, text: str) -> None:
         if not self.quiet:
-            self.console.print(f"[bold]{stage:<10}[/] {escape(text)}", highlight=False, soft_wrap=True)
+            self.console.print(f"[bold]{step:<10}[/] {escape(text)}", highlight=False, soft_wrap=True)
 
-    def begins(self, stage: str, what: str) -> None:
-        self._say(stage, what)
-        if stage == "consensus":
-            self._rounds = Rounds(self.console, quiet=self.quiet).__enter__()
-            self.progress = self._rounds
-        else:
-            self._rows = Rows(self.console, quiet=self.quiet).__enter__()
+    def begins(self, step: str, what: str) -> None:
+        self._say(step, what)
+        bars = Rounds if step == "consensus" else Rows
+        self._bars = bars(self.console, quiet=self.quiet).__enter__()
 
-    def rows(self, what: str, count: int) -> None:
-        if self._rows is not None:
-            self._rows.report(what, count)
+    def advanced(self, what: str, done: int, total: int | None) -> None:
+        if self._bars is not None:
+            self._bars.advanced(what, done, total)
+
+    def round_done(self, event: Event) -> None:
+        if self._bars is not None:
+            self._bars.round_done(event)
 
     def stop(self) -> None:
         """Take the bars off the screen, whatever happened."""
-        for shown in (self._rows, self._rounds):
-            if shown is not None:
-                shown.__exit__()
-        self._rows = self._rounds = self.progress = None
+        if self._bars is not None:
+            self._bars.__exit__()
+            self._bars = None
 
-    def ended(self, stage: str, seconds: float) -> None:
+    def ended(self, step: str, seconds: float) -> None:
         self.stop()
-        self._say(stage, f"done in {seconds:.2f} s")
+        self._say(step, f"done in {seconds:.2f} s")
 
-    def left_out(self, stage: str, why: str) -> None:
-        self._say(stage, why)
+    def left_out(self, step: str, why: str) -> None:
+        self._say(step, why)
 
 
 class Stopwatch:
@@ -272,7 +267,7 @@ def run_summary(console: Console, result: Result) -> None:
         titles = {"nmi": "NMI", "ari": "ARI", "accuracy": "accuracy"}
         said = ", ".join(f"{title} {known[name]:.3f}" for name, title in titles.items())
         console.print(f"against the known classes: {said}", highlight=False)
-    if "done" not in result.stages.values():
+    if "done" not in result.steps.values():
         console.print("nothing to do: everything was done before, with the same settings and data")
     places = {"run": result.directory} | {name: result.summary()[name] for name in ("labels", "report")}
     for name, place in places.items():
@@ -280,28 +275,28 @@ def run_summary(console: Console, result: Result) -> None:
             console.print(f"{name + ':':<8}{escape(place)}", highlight=False, soft_wrap=True)
 
 
-def show_outlook(console: Console, expected: Outlook) -> None:
-    """What a run will cost: a line per stage, and the memory of those that need much, by term."""
-    table = Table("stage", "sweeps", "read", "written", "about", "", box=None, header_style="bold", pad_edge=False)
+def show_estimate(console: Console, expected: Estimate) -> None:
+    """What a run will cost: a line per step, and the memory of each, by term."""
+    table = Table("step", "sweeps", "read", "written", "about", "", box=None, header_style="bold", pad_edge=False)
     for column in (1, 2, 3, 4):
         table.columns[column].justify = "right"
-    for stage in expected.stages:
+    for step in expected.steps:
         table.add_row(
-            stage.stage,
-            str(stage.sweeps or "–"),
-            format_bytes(stage.read) if stage.read else "–",
-            format_bytes(stage.written) if stage.written else "–",
-            f"{stage.seconds:,.1f} s" if stage.seconds else "–",
-            escape(stage.what),
+            step.step,
+            str(step.sweeps or "–"),
+            format_bytes(step.read) if step.read else "–",
+            format_bytes(step.written) if step.written else "–",
+            f"{step.seconds:,.1f} s" if step.seconds else "–",
+            escape(step.what),
         )
     console.print(table)
-    for stage in expected.stages:
-        if stage.memory:
-            terms = ", ".join(f"{name} {format_bytes(size)}" for name, size in stage.memory.items() if size)
-            total = format_bytes(sum(stage.memory.values()))
-            text = f"memory of {stage.stage}: {total} of {format_bytes(stage.allowed)} allowed: {terms}"
+    for step in expected.steps:
+        if step.memory:
+            terms = ", ".join(f"{name} {format_bytes(size)}" for name, size in step.memory.items() if size)
+            total = format_bytes(sum(step.memory.values()))
+            text = f"memory of {step.step}: {total} of {format_bytes(step.allowed)} allowed: {terms}"
             console.print(escape(text), highlight=False, soft_wrap=True)
-    seconds, who = sum(stage.seconds for stage in expected.stages), expected.machine
+    seconds, who = sum(step.seconds for step in expected.steps), expected.machine
     where = "on this machine"
     if who.workers is not None:
         where = f"with {who.workers} worker(s) of {who.threads} thread(s), each as fast as one here"

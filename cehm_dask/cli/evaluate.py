@@ -54,15 +54,8 @@ def evaluate(
 
     errors = Terminal(stderr=True)
     with connect(cluster) as client, Rows(errors, quiet=as_json) as rows:
-        done_before = 0
-
-        def watch(stage: str, done: int, total: int) -> None:
-            nonlocal done_before
-            rows.report(stage, done - done_before)
-            done_before = done
-
         of = {"ensemble": ensemble, "column": truth_column}
-        found = scoring.evaluate(consensus, truth, **of, memory=memory, client=client, watch=watch)
+        found = scoring.evaluate(consensus, truth, **of, memory=memory, client=client, progress=rows)
     if as_json:
         echo_values(found)
     else:
@@ -129,6 +122,6 @@ def predict(model: str, new: str, output: str, memory: str | None, overwrite: bo
 
     console, watch = Terminal(stderr=True), Stopwatch()
     with Rows(console, quiet=quiet) as rows:
-        count = prediction.predict(model, new, output, memory=memory, overwrite=overwrite, report=rows.report)
+        count = prediction.predict(model, new, output, memory=memory, overwrite=overwrite, progress=rows)
     if not quiet:
         console.print(f"{count:,} rows in {watch.seconds:.2f} s: {escape(output)}", highlight=False, soft_wrap=True)

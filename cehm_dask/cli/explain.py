@@ -152,8 +152,8 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         facts = {"time": when, "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
-        if stage := getattr(record, "stage", None):
-            facts["stage"] = stage
+        if step := getattr(record, "step", None):
+            facts["step"] = step
         if record.exc_info:
             facts["error"] = self.formatException(record.exc_info)
         return masked_json(facts)

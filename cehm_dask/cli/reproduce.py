@@ -4,10 +4,12 @@ from pathlib import Path
 
 import click
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
 
 from cehm_dask.cli.explain import Terminal, explained
 from cehm_dask.machine import cores
+from cehm_dask.progress import Progress
 
 
 @click.command()
@@ -81,7 +83,7 @@ def reproduce(
     if figures:
         paper_figures.figure_of(1, 1, 1, 1)
     console = Terminal(stderr=True)
-    bar = Progress(
+    bar = Bar(
         TextColumn("runs"),
         BarColumn(28),
         MofNCompleteColumn(),
@@ -91,7 +93,7 @@ def reproduce(
         disable=quiet,
     )
     with bar:
-        runs = bar.add_task("runs", total=None)
+        progress = _Shown(bar)
         lines = paper.reproduce(
             data,
             folder,
@@ -103,7 +105,7 @@ def reproduce(
             draws=draws,
             pool_members=pool_members,
             workers=workers or cores(),
-            report=lambda done, total: bar.update(runs, completed=done, total=total),
+            progress=progress,
         )
     tables = write_tables(lines, folder)
     of_sets = lines[lines["scale"] != POOL]
@@ -113,6 +115,16 @@ def reproduce(
         for text in tables:
             click.echo(text)
         console.print(f"written: {escape(str(folder))}", highlight=False, soft_wrap=True)
+
+
+class _Shown(Progress):
+    """Runs done, in one bar."""
+
+    def __init__(self, bar: Bar) -> None:
+        self._bar, self._runs = bar, bar.add_task("runs", total=None)
+
+    def advanced(self, what: str, done: int, total: int | None) -> None:
+        self._bar.update(self._runs, completed=done, total=total)
 
 
 def _names(given: str | None) -> tuple[str, ...]:

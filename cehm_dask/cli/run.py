@@ -8,7 +8,7 @@ import numpy as np
 
 from cehm_dask.cli.explain import Terminal, echo_masked, echo_values, explained
 
-STAGES = ("ensemble", "consensus", "evaluate", "export", "report")
+STEPS = ("ensemble", "consensus", "evaluate", "export", "report")
 """Those of ``pipeline.run``, which is slow to import."""
 
 
@@ -17,7 +17,7 @@ STAGES = ("ensemble", "consensus", "evaluate", "export", "report")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a value; may be repeated.")
 @click.option("--cluster", help="A file of cluster_configs/, or a scheduler's address, in place of the recipe's.")
 @click.option("--date", type=click.DateTime(["%Y-%m-%d"]), help="The value of {date} in paths.  [default: today]")
-@click.option("--until", type=click.Choice(STAGES), default=STAGES[-1], show_default=True, help="Last stage to do.")
+@click.option("--until", type=click.Choice(STEPS), default=STEPS[-1], show_default=True, help="Last step to do.")
 @click.option("--overwrite", is_flag=True, help="Start from the beginning.")
 @click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout, and nothing else there.")
 @click.option("--quiet", is_flag=True, help="No progress, no summary.")
@@ -34,7 +34,7 @@ def run(
 ) -> None:
     """Run a recipe: base clusterings, consensus, scores, report, in one run directory.
 
-    Stages that are done and unchanged are skipped, interrupted ones resume, and from the first change on all are
+    Steps that are done and unchanged are skipped, interrupted ones resume, and from the first change on all are
     recomputed. A run directory has one writer at a time.
 
     \b
@@ -46,14 +46,16 @@ def run(
     from cehm_dask.pipeline.recipe import load
 
     wanted = load(recipe, overrides)  # what is wrong with it is said before anything heavy is loaded
-    from cehm_dask.cli.display import Stages, run_summary
+    from cehm_dask.cli.display import Steps, run_summary
     from cehm_dask.pipeline.run import run as do
 
-    watch = Stages(Terminal(stderr=True), quiet=quiet)
+    progress = Steps(Terminal(stderr=True), quiet=quiet)
     try:
-        result = do(wanted, date=date and date.date(), cluster=cluster, until=until, overwrite=overwrite, watch=watch)
+        result = do(
+            wanted, date=date and date.date(), cluster=cluster, until=until, overwrite=overwrite, progress=progress
+        )
     finally:
-        watch.stop()
+        progress.stop()
     if as_json:
         echo_values(result.summary())
     elif not quiet:
@@ -66,7 +68,7 @@ def run(
 @click.option("--date", type=click.DateTime(["%Y-%m-%d"]), help="The value of {date} in paths.  [default: today]")
 @explained
 def plan(recipe: str, overrides: tuple[str, ...], date: Any) -> None:
-    """Estimate the cost of a run before anything runs: stages, sweeps, bytes, memory by named term, about how long.
+    """Estimate the cost of a run before anything runs: steps, sweeps, bytes, memory by named term, about how long.
 
     Nothing is written. Times are an estimate, from a few seconds of trials on this machine. What does not fit the
     memory allowed is refused as the run would refuse it, with exit code 3.
@@ -81,10 +83,10 @@ def plan(recipe: str, overrides: tuple[str, ...], date: Any) -> None:
     from cehm_dask.pipeline.recipe import load
 
     wanted = load(recipe, overrides).on((date.date() if date else datetime.date.today()).isoformat())
-    from cehm_dask.cli.display import show_outlook
-    from cehm_dask.pipeline.estimate import outlook
+    from cehm_dask.cli.display import show_estimate
+    from cehm_dask.pipeline.estimate import estimate
 
-    show_outlook(Terminal(soft_wrap=True), outlook(wanted))
+    show_estimate(Terminal(soft_wrap=True), estimate(wanted))
 
 
 @click.command()
@@ -133,7 +135,7 @@ def demo(output: str) -> None:
     from sklearn.datasets import load_digits
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-    from cehm_dask.cli.display import Stages, run_summary
+    from cehm_dask.cli.display import Steps, run_summary
     from cehm_dask.data.consensus_store import open_consensus
     from cehm_dask.data.ensemble_store import open_ensemble
     from cehm_dask.pipeline.recipe import example, parse
@@ -143,11 +145,11 @@ def demo(output: str) -> None:
     features, truth = load_digits(return_X_y=True)
     console.print(f"{len(features):,} images of handwritten digits, 8 × 8 pixels: 30 k-means runs and their consensus")
     errors = Terminal(stderr=True)
-    watch = Stages(errors, quiet=not errors.is_terminal)
+    progress = Steps(errors, quiet=not errors.is_terminal)
     try:
-        result = do(parse(example(), [f"output={json.dumps(output)}"]), watch=watch)
+        result = do(parse(example(), [f"output={json.dumps(output)}"]), progress=progress)
     finally:
-        watch.stop()
+        progress.stop()
     stored, ensemble = (
         open_consensus(f"{result.directory}/consensus.zarr"),
         open_ensemble(f"{result.directory}/ensemble.zarr"),

@@ -26,17 +26,15 @@ def verify(place: str, quiet: bool) -> None:
     from cehm_dask.errors import StoreError
     from cehm_dask.pipeline.directory import STATE, Directory
     from cehm_dask.pipeline.outputs import verify_outputs
+    from cehm_dask.progress import Count
 
-    with Rows(Terminal(stderr=True), quiet=quiet) as progress:
-
-        def tell(count: int) -> None:
-            progress.report("read", count)
-
+    with Rows(Terminal(stderr=True), quiet=quiet) as rows:
+        count = Count(rows, "read")
         directory = Directory(place.rstrip("/"))
         if exists(directory.path(STATE)) and (state := directory.read()) is not None:
-            faults, summary = verify_outputs(directory.url, state, tell)
+            faults, summary = verify_outputs(directory.url, state, count)
         else:
-            found = verify_store(place, tell)
+            found = verify_store(place, count)
             faults, summary = found.faults, found.summary()
     if faults:
         raise StoreError("\n".join([summary, *faults]))

@@ -1,5 +1,5 @@
 """Everything that lies on disk or comes in: files, locks, tables, base labels, features, the Zarr stores.
 
-May import ``errors``, ``masking`` and ``machine`` only. Start at ``labels`` (any form of base labels → checked blocks)
-and ``ensemble_store`` (the same, in chunks on disk).
+May import ``errors``, ``masking``, ``machine`` and ``progress`` only. Start at ``labels`` (any form of
+base labels → checked blocks) and ``ensemble_store`` (the same, in chunks on disk).
 """

@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import zarr
@@ -105,8 +105,8 @@ def write_rows(url: str, name: str, start: int, rows: NDArray[Any], *, recorded:
     store = _store(url, read_only=False)
     recorder = _Recorder(store)
     # Not open_array, which takes no notice of the config.
-    array = zarr.open(recorder if recorded else store, path=name, mode="r+", zarr_format=3, config=EVERY_CHUNK)
-    assert isinstance(array, zarr.Array)
+    opened = zarr.open(recorder if recorded else store, path=name, mode="r+", zarr_format=3, config=EVERY_CHUNK)
+    array = cast("zarr.Array[Any]", opened)
     array[start : start + len(rows)] = rows
     return recorder.digests
 

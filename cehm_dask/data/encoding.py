@@ -17,11 +17,10 @@ from cehm_dask.data.columns import below_minus_one, columns_of, encode_column, n
 from cehm_dask.data.delimited import BOOLEANS, MISSING, NUMBER
 from cehm_dask.data.tables import Csv, Parquet, open_table
 from cehm_dask.errors import InputError, InputTypeError
+from cehm_dask.progress import NO_PROGRESS, Progress
 
 Columns = list[Any]
 """One array or column of a frame per member."""
-Report = Callable[[str, int], None]
-"""Called with what is done and the number of rows it was done to."""
 
 READ_ROWS = 1 << 16
 READ_BYTES = 16 << 20
@@ -74,11 +73,7 @@ def array_stream(array: Any, source: str) -> Stream:
     """Numpy, mapped, Zarr and dask arrays: anything with a shape that gives rows when sliced."""
     if len(array.shape) != 2:
         raise InputError(f"base labels have shape {tuple(array.shape)}: expected n_samples × n_members")
-    rows = rows_read(array.shape[1])
-    chunks = getattr(array, "chunks", None)
-    if chunks and isinstance(chunks[0], int):  # read whole chunks of a Zarr array
-        shard = (getattr(array, "shards", None) or chunks)[0]
-        rows = max(1, rows // shard) * shard
+    rows = rows_of_array(array)
 
     def blocks() -> Iterator[Columns]:
         for start in range(0, array.shape[0], rows):
@@ -86,6 +81,16 @@ def array_stream(array: Any, source: str) -> Stream:
             yield list(read_number_block(np.asarray(part)).T)
 
     return Stream(tuple(str(j) for j in range(array.shape[1])), blocks, source)
+
+
+def rows_of_array(array: Any) -> int:
+    """Rows of an array that are read in one go: of a Zarr array, whole shards."""
+    rows = rows_read(array.shape[1])
+    chunks = getattr(array, "chunks", None)
+    if chunks and isinstance(chunks[0], int):  # read whole chunks of a Zarr array
+        shard = (getattr(array, "shards", None) or chunks)[0]
+        rows = max(1, rows // shard) * int(shard)
+    return rows
 
 
 def _may_hold_labels(kind: Any) -> bool:
@@ -117,13 +122,13 @@ class TypedMember:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.known: NDArray[Any] | None = None
+        self.known: NDArray[Any] = np.empty(0, np.int64)
 
     def look(self, column: Any, first_row: int) -> None:
         known, _ = encode_column(column, self.name, first_row)
         if known.dtype.kind != "U":
             known = known.astype(np.uint64)  # of one type in all blocks: numpy joins signed with unsigned as floats
-        if self.known is None or not len(self.known):
+        if not len(self.known):
             self.known = known
         elif len(known):
             if known.dtype.kind != self.known.dtype.kind:
@@ -135,14 +140,13 @@ class TypedMember:
         _refuse_many(self.name, len(self.known), first_row + len(column))
 
     def settle(self) -> NDArray[Any]:
-        known = np.empty(0, np.int64) if self.known is None else self.known
+        known = self.known
         if known.dtype.kind != "U" and (not len(known) or known[-1] < 2**63):
             known = known.astype(np.int64)
         self.known = known
         return known
 
     def code(self, column: Any, first_row: int) -> NDArray[np.int64]:
-        assert self.known is not None
         known, ranks = encode_column(column, self.name, first_row)
         places = np.searchsorted(self.known, known.astype(self.known.dtype))
         found = np.append(self.known, self.known[-1:])[places] if len(self.known) else known[:0]
@@ -276,7 +280,7 @@ class Survey:
             raise InputError(f"{self.stream.source} had {self.n_samples} rows a moment ago: it changed; run again")
 
 
-def survey(stream: Stream, report: Report = lambda _what, _rows: None) -> Survey:
+def survey(stream: Stream, progress: Progress = NO_PROGRESS) -> Survey:
     """Go through all rows once."""
     if not stream.names:
         raise InputError("n_members=0: base labels need at least one column")
@@ -287,7 +291,7 @@ def survey(stream: Stream, report: Report = lambda _what, _rows: None) -> Survey
         for member, column in zip(members, columns, strict=True):
             member.look(column, row)
         row += len(columns[0])
-        report("checked", len(columns[0]))
+        progress.advanced("checked", row, None)
     if row == 0:
         raise InputError(f"n_samples=0: base labels need at least one row; {stream.source} has none")
     if text and all(isinstance(member, TextMember) and member.name in member.first_rows for member in members):

@@ -152,7 +152,7 @@ def _refuse_finished(url: str, overwrite: bool) -> None:
 def _refuse_existing(url: str, identity: str | None) -> None:
     """An error unless the ensemble that is there is a half-written one with this identity, or with none.
 
-    With none, as imports leave it, no run can go on with it: it is no use to anybody, and the same command starts anew.
+    With none, as imports leave it, no run can resume it, and the same command starts again.
     """
     found = read_facts(url)
     if found["complete"] or found.get("identity") not in (None, identity):

@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from cehm_dask.data.arrays import is_store, open_array
 from cehm_dask.data.attributes import format_of
 from cehm_dask.data.columns import columns_of
-from cehm_dask.data.encoding import Columns, Report, Stream, Survey, array_stream, rows_read, survey, table_stream
+from cehm_dask.data.encoding import Columns, Stream, Survey, array_stream, rows_read, survey, table_stream
 from cehm_dask.data.ensemble_writer import EnsembleWriter, create_ensemble, sole_writer
 from cehm_dask.data.files import open_npy
 from cehm_dask.data.labels import Labels, as_labels, labels_of_columns
 from cehm_dask.data.sources import ArraySource
 from cehm_dask.data.tables import is_table
 from cehm_dask.errors import InputError, NotFoundError
+from cehm_dask.progress import NO_PROGRESS, Count, Progress
 
 
 def ingest(
@@ -34,7 +35,7 @@ def ingest(
     chunk_rows: int | None = None,
     leave_out: Sequence[str] = (),
     source: str | None = None,
-    report: Report = lambda _what, _rows: None,
+    progress: Progress = NO_PROGRESS,
 ) -> str:
     """Write base labels to an ensemble.zarr; returns its fingerprint.
 
@@ -42,7 +43,7 @@ def ingest(
     """
     stream = open_stream(base_labels, leave_out)
     with sole_writer(url, overwrite=overwrite):
-        found = survey(stream, report)
+        found = survey(stream, progress)
         identity = all(np.array_equal(known, np.arange(len(known))) for known in found.values)
         writer = create_ensemble(
             url,
@@ -56,11 +57,12 @@ def ingest(
         )
         sizes = [np.zeros(width, np.int64) for width in found.widths]
         digests = []
+        count = Count(progress, "written", found.n_samples)
         for shard, codes in enumerate(_shards(found, writer)):
             digests.append(writer.write(shard, codes))
             for j, size in enumerate(sizes):
                 size += np.bincount(codes[:, j], minlength=len(size))
-            report("written", len(codes))
+            count.add(len(codes))
         return writer.finish(digests, [size[1:] for size in sizes])
 
 

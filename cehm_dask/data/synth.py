@@ -4,7 +4,6 @@ Feeds tests, benchmarks and people who want to try scale before they have the da
 own seed, so an ensemble is the same whatever the order, the number of workers or the share of it that is made.
 """
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from cehm_dask.data.ensemble_writer import create_ensemble, sole_writer
 from cehm_dask.data.sources import Codes
 from cehm_dask.errors import InputError
+from cehm_dask.progress import NO_PROGRESS, Count, Progress
 
 BLOCK_ROWS = 1 << 16
 """Rows drawn from one seed."""
@@ -95,10 +95,9 @@ class Synth:
             codes -= codes.dtype.type(1)
         return codes, truth
 
-    def write(
-        self, url: str, *, overwrite: bool = False, threads: int = 1, report: Callable[[int], None] = lambda _rows: None
-    ) -> str:
+    def write(self, url: str, *, overwrite: bool = False, threads: int = 1, progress: Progress = NO_PROGRESS) -> str:
         """Stream it to an ensemble.zarr with the true classes beside the labels; returns the fingerprint."""
+        count = Count(progress, "made", self.n_samples)
         member = {"algorithm": "synthetic", "follow": self.follow, "seed": self.seed}
         with sole_writer(url, overwrite=overwrite):
             writer = create_ensemble(
@@ -115,7 +114,7 @@ class Synth:
                 codes, truth = self.rows(*writer.rows(shard))
                 sizes = [np.bincount(codes[:, j], minlength=width + 1)[1:] for j, width in enumerate(self.widths)]
                 digest, of_truth = writer.write(shard, codes), writer.write_truth(shard, truth)
-                report(len(codes))
+                count.add(len(codes))
                 return digest, sizes, of_truth
 
             with ThreadPoolExecutor(threads) as pool:

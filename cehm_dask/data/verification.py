@@ -18,9 +18,7 @@ from cehm_dask.data.files import read_whole
 from cehm_dask.data.seals import digest_of, seal_of
 from cehm_dask.errors import CehmError, StoreError
 from cehm_dask.machine import cores
-
-Tell = Callable[[int], None]
-"""Called with the bytes that were read."""
+from cehm_dask.progress import NO_PROGRESS, Count
 
 
 @dataclass
@@ -44,16 +42,16 @@ class Verified:
         return f"{self.url}: all {self.checked} shards and files are what was written"
 
 
-def verify_store(url: str, tell: Tell = lambda _bytes: None) -> Verified:
-    """Read all of a store and compare it with what it was when it was written."""
-    found = Verified(url)
+def verify_store(url: str, count: Count | None = None) -> Verified:
+    """Read all of a store and compare it with what it was when it was written; ``count`` gets the bytes read."""
+    found, count = Verified(url), count or Count(NO_PROGRESS, "read")
     try:
         facts = any_facts(url)
         if facts.get("complete") is not True:
             raise StoreError(f"store {url}: half-written; start the command that made it again to finish it")
         found.digests = FILES in facts
         with ThreadPoolExecutor(cores()) as pool:
-            for checks in (_file_checks(url, facts, tell), _array_checks(url, facts, tell)):
+            for checks in (_file_checks(url, facts, count), _array_checks(url, facts, count)):
                 faults = list(pool.map(lambda check: check(), checks))
                 found.checked += len(faults)
                 found.faults += [fault for fault in faults if fault is not None]
@@ -68,18 +66,18 @@ Check = Callable[[], str | None]
 """Gives what is wrong with a shard or file, in words, or None."""
 
 
-def _file_checks(url: str, facts: Facts, tell: Tell) -> Iterator[Check]:
+def _file_checks(url: str, facts: Facts, count: Count) -> Iterator[Check]:
     require(url, facts, {FILES: dict})
     for path, digest in facts.get(FILES, {}).items():
-        yield partial(_file_fault, url, path, digest, tell)
+        yield partial(_file_fault, url, path, digest, count)
 
 
-def _array_checks(url: str, facts: Facts, tell: Tell) -> Iterator[Check]:
+def _array_checks(url: str, facts: Facts, count: Count) -> Iterator[Check]:
     """Of the labels of an ensemble, and of all arrays that have no digests."""
     if facts["format"] == ENSEMBLE:
         ensemble = open_ensemble(url)
         for shard in range(ensemble.n_shards):
-            yield partial(_shard_fault, ensemble, shard, tell)
+            yield partial(_shard_fault, ensemble, shard, count)
         if SHARDS not in facts:
             yield partial(_sizes_fault, ensemble)
     elif FILES not in facts:
@@ -88,22 +86,22 @@ def _array_checks(url: str, facts: Facts, tell: Tell) -> Iterator[Check]:
             yield partial(_table_fault, held, name)
 
 
-def _file_fault(url: str, path: str, digest: str, tell: Tell) -> str | None:
+def _file_fault(url: str, path: str, digest: str, count: Count) -> str | None:
     content = read_whole(place_in(url, path))
-    tell(len(content or b""))
+    count.add(len(content or b""))
     if content is None:
         return f"store {url}: {path} is missing"
     return None if digest_of(content) == digest else f"store {url}: {path} is not what was written"
 
 
-def _shard_fault(ensemble: Ensemble, shard: int, tell: Tell) -> str | None:
+def _shard_fault(ensemble: Ensemble, shard: int, count: Count) -> str | None:
     start, stop = shard * ensemble.shard_rows, min(ensemble.n_samples, (shard + 1) * ensemble.shard_rows)
     where = f"store {ensemble.url}: shard {shard} of labels (rows {start} to {stop - 1})"
     try:
         digest = ensemble.digest(shard)
     except CehmError as error:
         return f"{where} is damaged: {error}"
-    tell((stop - start) * len(ensemble.widths) * ensemble.itemsize)
+    count.add((stop - start) * len(ensemble.widths) * ensemble.itemsize)
     known = ensemble.facts.get(SHARDS)
     return f"{where} is not what was written" if known and known[shard] != digest else None
 

@@ -17,28 +17,28 @@ BLOCK_ROWS = 1 << 15
 """Rows a kernel sees: a block of thirty members, its margins and winners fit the second-level cache."""
 
 FEWEST_BLOCK_ROWS = 1 << 13
-"""However many problems share a block: in smaller ones, the calls a block and problem outweigh the cache."""
+"""However many problems share a block: in smaller ones, the calls per block and problem outweigh the cache."""
 
 MOST_COUNTED = 2**31 - 1
 """Rows that a table of int32 can count: no two hyperedges share more samples than there are."""
 
 STATE_BYTES = 2 + 2 + 2 + 8
-"""Bytes a sample and problem that assignment, the one before it, winner and margin take."""
+"""Bytes per sample and problem of assignment, the one before it, winner and margin."""
 
 WIDEST_WINDOW = 0.05
 """Share of the samples whose labels may be kept to spare a round its second sweep."""
 
 SAMPLE_ROWS = 1 << 13
-"""Rows of a run, evenly spread, whose labels are kept to foretell where a cut will fall."""
+"""Rows of a span, evenly spread, whose labels are kept to foretell where a cut will fall."""
 
 SPANS_PER_THREAD = 4
 """Enough to even out threads that are held up, few enough that summing their tables costs nothing."""
 
 SPAN_ROWS = 1 << 17
-"""A run is not split below this many rows: a shorter task costs more to hand out than it saves."""
+"""A span is not split below this many rows: a shorter task costs more to hand out than it saves."""
 
 DASK_SPAN_WORK = 3 << 30
-"""Bytes of labels times columns of weights below which a run is not split for a cluster: 0.15 s of work."""
+"""Bytes of labels times columns of weights below which a span is not split for a cluster: 0.15 s of work."""
 
 CODE_BYTES = 128 << 20
 """Compiled kernels and libraries that a process loads when it starts to work."""
@@ -46,7 +46,7 @@ CODE_BYTES = 128 << 20
 
 @dataclass(frozen=True)
 class Budget:
-    """Blocks, runs and bytes of a consensus, settled before the first sweep.
+    """Blocks, spans and bytes of a consensus, settled before the first sweep.
 
     ``terms`` are the bytes of one process by what they are for; they add up to ``projected``.
     """
@@ -99,7 +99,7 @@ def make_budget(
     returned: bool = True,
     block_rows: int | None = None,
 ) -> Budget:
-    """Settle blocks and runs for problems with the given numbers of clusters, and what may stay in memory.
+    """Settle blocks and spans for problems with the given numbers of clusters, and what may stay in memory.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def make_budget(
     terms = {
         "this process": taken,
         "code to be loaded": CODE_BYTES,
-        # a count a thread and a few to be added, their sum, its mirror image and the solver's table of dissimilarities
+        # one table per thread and a few to be added, their sum, its mirror image, the solver's dissimilarities
         "intersections": (4 * (threads + 8) + 40) * shape.n_slots**2,
         # W of this round and the last; a thread lays them out anew and counts the change of C
         "weights and counts": 8 * shape.n_slots * columns * (4 + 3 * threads),
@@ -214,26 +214,26 @@ def threads_for_generation(
 
 
 def _span_edges(shape: Shape, workers: int | None, threads: int, block_rows: int, columns: int) -> tuple[int, ...]:
-    """First rows of the runs and the end: even, aligned, not too short."""
+    """First rows of the spans and the end: even, aligned, not too short."""
     unit = shape.align_rows if shape.align_rows > 1 else min(block_rows, SPAN_ROWS)
     units = -(-shape.n_samples // unit)
     shortest = max(1, min(SPAN_ROWS, BLOCK_ROWS if block_rows >= BLOCK_ROWS else block_rows) // unit)
     hands = threads * (workers or 1)
-    n_runs = hands * SPANS_PER_THREAD
+    n_spans = hands * SPANS_PER_THREAD
     if workers is not None:
         work = shape.n_samples * shape.row_bytes * columns
-        n_runs = max(hands, min(n_runs, work // DASK_SPAN_WORK))
-    n_runs = max(1, min(n_runs, units // shortest or 1))
+        n_spans = max(hands, min(n_spans, work // DASK_SPAN_WORK))
+    n_spans = max(1, min(n_spans, units // shortest or 1))
     if shape.edges is not None:
-        wanted = np.linspace(0, shape.n_samples, min(n_runs, len(shape.edges) - 1) + 1)
+        wanted = np.linspace(0, shape.n_samples, min(n_spans, len(shape.edges) - 1) + 1)
         places = np.abs(np.subtract.outer(wanted, shape.edges)).argmin(axis=1)
         return tuple(sorted({shape.edges[place] for place in places.tolist()}))
-    edges = (min(shape.n_samples, unit * (units * i // n_runs)) for i in range(n_runs + 1))
+    edges = (min(shape.n_samples, unit * (units * i // n_spans)) for i in range(n_spans + 1))
     return tuple(dict.fromkeys(edges))
 
 
 def rows_of_a_process(span_edges: Sequence[int], workers: int | None) -> int:
-    """Most rows of which one process has to keep anything: its runs are as many as any other's, but not as long.
+    """Most rows of which one process has to keep anything: its spans are as many as any other's, but not as long.
 
     >>> rows_of_a_process((0, 4, 8, 13), 2), rows_of_a_process((0, 4, 8, 13), None)
     (10, 13)

@@ -55,7 +55,7 @@ def labels_of_collection(given: Any, client: Any, machine: Machine, scratch: str
     given : dask array (n_samples × n_members) or dask data frame
     client : distributed.Client, optional
     machine : Machine
-        Who works, and how many bytes a process may take.
+        Where the work is done, and how many bytes a process may take.
     scratch : str, optional
         Folder that the workers can see, for codes that do not fit in their memory. Default: Dask's
         ``temporary-directory``, or the system's.

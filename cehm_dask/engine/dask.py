@@ -16,7 +16,7 @@ import numpy as np
 from cehm_dask.data.sources import ChunkSource, Codes
 from cehm_dask.engine.cache import CACHES
 from cehm_dask.engine.span import Span
-from cehm_dask.engine.task import FAN_IN, Combine, Done, T, do
+from cehm_dask.engine.task import FAN_IN, Sweep, T, do
 from cehm_dask.errors import CehmError, ClusterError
 
 log = logging.getLogger(__name__)
@@ -47,15 +47,7 @@ class DaskWorkers:
         self._slices: dict[int, Any] = {}
         self._held: list[Any] = []
 
-    def sweep(
-        self,
-        name: str,
-        work: Callable[..., T],
-        combine: Combine[T],
-        spans: Sequence[Span],
-        args: tuple[Any, ...],
-        done: Done,
-    ) -> T:
+    def sweep(self, asked: Sweep[T]) -> T:
         from distributed.client import FutureCancelledError
         from distributed.comm.core import CommClosedError
         from distributed.scheduler import KilledWorker
@@ -64,7 +56,7 @@ class DaskWorkers:
         attempt = 1
         while True:
             try:
-                return self._sweep(name, work, combine, spans, args, done)
+                return self._sweep(asked)
             except CehmError:
                 raise
             except Exception as error:
@@ -88,18 +80,11 @@ class DaskWorkers:
             f"the cluster was lost (no answer from its scheduler {self._address}); the same command resumes from here"
         )
 
-    def _sweep(
-        self,
-        name: str,
-        work: Callable[..., T],
-        combine: Combine[T],
-        spans: Sequence[Span],
-        args: tuple[Any, ...],
-        done: Done,
-    ) -> T:
+    def _sweep(self, asked: Sweep[T]) -> T:
         import dask
 
-        client, sweep, name = self.client, uuid.uuid4().hex[:12], name.replace(" ", "-")
+        client, sweep, name = self.client, uuid.uuid4().hex[:12], asked.name.replace(" ", "-")
+        spans = asked.spans
         workers = self._addresses()
         if not workers:
             client.wait_for_workers(1, timeout=WAIT_FOR_WORKERS)
@@ -107,10 +92,10 @@ class DaskWorkers:
         remote = spans[0].labels.edges is not None
         if not remote:  # else Dask places the tasks where the rows are
             self._homes = share_out(self._homes, [span.index for span in spans], workers)
-        shared = self._shared(args, len(spans), f"cehm-{name}-orders-{sweep}")
+        shared = self._shared(asked.args, len(spans), f"cehm-{name}-orders-{sweep}")
         keys = {span.index: f"cehm-{name}-{sweep}-{span.index}" for span in spans}
         homes = {} if remote else {keys[span.index]: [self._homes[span.index]] for span in spans}
-        parts = [(work, self._portable(span), self._rows(span), shared) for span in spans]
+        parts = [(asked.work, self._portable(span), self._rows(span), shared) for span in spans]
         # In one message, for the client holds every further one back for 10 ms; for the same reason, the results of
         # the sweep before are released after it.
         placed = {} if remote else {"workers": homes.__getitem__, "allow_other_workers": True}
@@ -118,16 +103,18 @@ class DaskWorkers:
             layer = client.map(_on_worker, *zip(*parts, strict=True), key=list(keys.values()), pure=False)
         self._held = layer
         for future, span in zip(layer, spans, strict=True):
-            future.add_done_callback(lambda _future, rows=span.n_rows: done(rows))
+            future.add_done_callback(lambda _future, rows=span.n_rows: asked.done(rows))
         while len(layer) > FAN_IN:
             depth = len(layer)
             layer = [
-                client.submit(combine, layer[i : i + FAN_IN], key=f"cehm-{name}-sum-{sweep}-{depth}-{i}", pure=False)
+                client.submit(
+                    asked.combine, layer[i : i + FAN_IN], key=f"cehm-{name}-sum-{sweep}-{depth}-{i}", pure=False
+                )
                 for i in range(0, depth, FAN_IN)
             ]
         # The last few are added here: one more task would take ten milliseconds, a twentieth of a sweep over 10⁷ rows.
         with self._watched([*self._held, *layer]):
-            return combine(client.gather(layer))
+            return asked.combine(client.gather(layer))
 
     @contextmanager
     def _watched(self, futures: Sequence[Any]) -> Iterator[None]:

@@ -6,7 +6,6 @@ are summed cannot matter.
 """
 
 import logging
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -19,8 +18,9 @@ from cehm_dask.data.labels import Labels
 from cehm_dask.engine.budget import Budget
 from cehm_dask.engine.dask import DaskWorkers
 from cehm_dask.engine.span import Span
-from cehm_dask.engine.task import Combine, T, Workers
+from cehm_dask.engine.task import Combine, Sweep, T, Workers
 from cehm_dask.engine.threads import Threads
+from cehm_dask.progress import NO_PROGRESS, Count, Progress
 
 log = logging.getLogger(__name__)
 
@@ -46,17 +46,18 @@ class Engine:
         Blocks, spans and what may stay in memory; changes speed, never a label.
     client : distributed.Client, optional
         Whose workers do the sweeps; default: threads of this process.
+    progress : Progress
+        Gets the rows done inside a sweep.
     """
 
     labels: Labels
     budget: Budget
     client: Any = None
+    progress: Progress = NO_PROGRESS
     sweeps: int = 0
     """Passes over the labels so far."""
     looks: int = 0
     """Passes over what the workers keep, without reading labels."""
-    watch: Callable[[str, int, int], None] | None = None
-    """Called with the stage, the rows done and the rows in all, as a sweep goes on."""
     spans: list[Span] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -71,18 +72,8 @@ class Engine:
         ``reads`` says whether the work reads labels; without, it is a look at what the workers keep.
         """
         begin = time.perf_counter()
-        rows_done = 0
-        lock = threading.Lock()
-
-        def done(rows: int) -> None:
-            nonlocal rows_done
-            if self.watch is not None:
-                with lock:
-                    # A sweep that is submitted again goes over some rows twice.
-                    rows_done = min(rows_done + rows, self.labels.n_samples)
-                    self.watch(name, rows_done, self.labels.n_samples)
-
-        result = self._workers.sweep(name, work, combine, self.spans, args, done)
+        count = Count(self.progress, name, self.labels.n_samples)
+        result = self._workers.sweep(Sweep(name, work, combine, self.spans, args, count.add))
         self.labels.source.confirm()  # before a checkpoint or a result is made of what was read
         if reads:
             self.sweeps += 1

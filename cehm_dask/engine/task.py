@@ -1,8 +1,9 @@
 """What every kind of worker shares: doing one task, and adding up what tasks return."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from cehm_dask.engine.span import Span
 
@@ -15,19 +16,24 @@ FAN_IN = 8
 """Tables that are added up at a time."""
 
 
+@dataclass(frozen=True, eq=False)
+class Sweep(Generic[T]):
+    """``work(span, *args)`` for every span, combined."""
+
+    name: str
+    """Of the tasks."""
+    work: Callable[..., T]
+    combine: Combine[T]
+    spans: Sequence[Span]
+    args: tuple[Any, ...]
+    done: Done
+
+
 class Workers(Protocol):
     """Who does the work: threads of this process, or the workers of a Dask client."""
 
-    def sweep(
-        self,
-        name: str,
-        work: Callable[..., T],
-        combine: Combine[T],
-        spans: Sequence[Span],
-        args: tuple[Any, ...],
-        done: Done,
-    ) -> T:
-        """``work(span, *args)`` for every span, combined; tasks carry the name."""
+    def sweep(self, asked: Sweep[T]) -> T:
+        """Do a sweep."""
         ...
 
     def each(self, work: Callable[..., T], items: Iterable[Any], *shared: Any) -> Iterator[T]:

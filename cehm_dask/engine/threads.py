@@ -1,13 +1,13 @@
 """Work on threads of this process."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from cehm_dask.engine.cache import CACHES
 from cehm_dask.engine.span import Span
-from cehm_dask.engine.task import Combine, Done, T, do, fold
+from cehm_dask.engine.task import Sweep, T, do, fold
 
 
 class Threads:
@@ -17,25 +17,17 @@ class Threads:
         self.count = count
         self._pool = ThreadPoolExecutor(count) if count > 1 else None
 
-    def sweep(
-        self,
-        _name: str,
-        work: Callable[..., T],
-        combine: Combine[T],
-        spans: Sequence[Span],
-        args: tuple[Any, ...],
-        done: Done,
-    ) -> T:
+    def sweep(self, asked: Sweep[T]) -> T:
         def do_span(span: Span) -> T:
-            result = do(work, span, args)
-            done(span.n_rows)
+            result = do(asked.work, span, asked.args)
+            asked.done(span.n_rows)
             return result
 
-        if self._pool is None or len(spans) == 1:
-            return fold(combine, map(do_span, spans))
-        futures = deque(self._pool.submit(do_span, span) for span in spans)
+        if self._pool is None or len(asked.spans) == 1:
+            return fold(asked.combine, map(do_span, asked.spans))
+        futures = deque(self._pool.submit(do_span, span) for span in asked.spans)
         try:
-            return fold(combine, (futures.popleft().result() for _ in spans))
+            return fold(asked.combine, (futures.popleft().result() for _ in asked.spans))
         except BaseException:
             for future in futures:
                 future.cancel()

@@ -13,7 +13,7 @@ import hashlib
 import importlib.metadata
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, isqrt, sqrt
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ from cehm_dask.errors import InputError
 from cehm_dask.machine import one_thread_each
 from cehm_dask.members.kmeans import fit_centres, through
 from cehm_dask.method import distances
+from cehm_dask.progress import NO_PROGRESS, Count, Progress
 
 T = TypeVar("T")
 
@@ -117,8 +118,14 @@ class Linear:
     """Cluster of each score; several centres may share one."""
     view: NDArray[np.float32] | None = None
     """What it sees of the features: x·view; None: all of them."""
-    centres: NDArray[np.float64] | None = None
-    """In what it sees of the features; None where only labels are wanted."""
+
+
+@dataclass(frozen=True, eq=False)
+class Centred(Linear):
+    """A member as it was fitted, with its centres; to label rows, its scores are enough."""
+
+    centres: NDArray[np.float64] = field(kw_only=True)
+    """In what it sees of the features."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +208,7 @@ def _estimator(plan: MemberPlan, seed: int) -> Any:
     return DaskKMeans(plan.k, random_state=seed)
 
 
-def _linear(model: Any, view: NDArray[np.float32] | None) -> Linear | None:
+def _linear(model: Any, view: NDArray[np.float32] | None) -> Centred | None:
     """Nearest centre as linear scores: |x − c|² is least where x·c − |c|²/2 is largest.
 
     A view x → x·V changes only the slopes: (x·V)·c = x·(V·c).
@@ -213,11 +220,11 @@ def _linear(model: Any, view: NDArray[np.float32] | None) -> Linear | None:
     return linear(np.asarray(centres, np.float64), names, view)
 
 
-def linear(centres: NDArray[np.float64], names: NDArray[np.int64], view: NDArray[np.float32] | None) -> Linear:
+def linear(centres: NDArray[np.float64], names: NDArray[np.int64], view: NDArray[np.float32] | None) -> Centred:
     """Scores whose largest is that of the nearest centre."""
     slopes = centres if view is None else through(centres, view.T.astype(np.float64))
     intercepts = -0.5 * (centres**2).sum(axis=1)
-    return Linear(slopes.astype(np.float32), intercepts.astype(np.float32), names, view, centres)
+    return Centred(slopes.astype(np.float32), intercepts.astype(np.float32), names, view, centres=centres)
 
 
 def fit_members(
@@ -225,13 +232,14 @@ def fit_members(
     rows: NDArray[np.float32],
     workers: Workers,
     *,
-    report: Callable[[str, int], None] = lambda _what, _count: None,
+    progress: Progress = NO_PROGRESS,
 ) -> list[tuple[Member, dict[str, Any]]]:
     """Fit members side by side, each on one thread; returns each with what is to be known of its making.
 
     One thread, because sums inside a fit would else depend on their number.
     """
-    return list(reported(workers.each(_fit, plans, rows), lambda _fitted: report("fitted", 1)))
+    count = Count(progress, "fitted", len(plans))
+    return list(reported(workers.each(_fit, plans, rows), lambda _fitted: count.add(1)))
 
 
 def _fit(plan: MemberPlan, rows: NDArray[np.float32]) -> tuple[Member, dict[str, Any]]:
@@ -255,7 +263,7 @@ def numerics() -> list[str]:
 
 
 def reported(results: Iterator[T], tell: Callable[[T], None]) -> Iterator[T]:
-    """Results as they come, each told of in this process, whoever made it."""
+    """The same results in the same order; ``tell`` is called with each, in this process."""
     for result in results:
         tell(result)
         yield result
@@ -291,7 +299,7 @@ class Labeller:
         return found
 
     def label(self, rows: NDArray[Any], first_row: int = 0, names: Sequence[str] = ()) -> Codes:
-        """Codes (label + 1) of rows of raw features, one column a member."""
+        """Codes (label + 1) of rows of raw features, one column per member."""
         scaled = self.scaling.apply(rows, first_row, names)
         codes = np.empty((len(scaled), len(self.members)), self.dtype)
         linear = [j for j, member in enumerate(self.members) if isinstance(member, Linear)]

@@ -27,6 +27,7 @@ from cehm_dask.engine.task import Workers
 from cehm_dask.errors import InputError, ReplacedError
 from cehm_dask.machine import cluster_machine, this_machine
 from cehm_dask.members.fit import (
+    Centred,
     Labeller,
     Linear,
     Member,
@@ -39,6 +40,7 @@ from cehm_dask.members.fit import (
 )
 from cehm_dask.members.kmeans import through
 from cehm_dask.method import distances
+from cehm_dask.progress import NO_PROGRESS, Count, Progress
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +62,7 @@ def make_labeller(
     impute: str | None = None,
     fit_rows: int | None = None,
     full_lloyd: bool = False,
-    report: Callable[[str, int], None] = lambda _what, _count: None,
+    progress: Progress = NO_PROGRESS,
 ) -> tuple[Labeller, list[dict[str, Any]]]:
     """Scale, sample and fit: all that comes before the one sweep that labels; and each member's provenance.
 
@@ -78,10 +80,10 @@ def make_labeller(
             )
     drawn = draw_rows(features.n_samples, count, seed)
     scaling, sample = fit_scaling(features, scale, workers, impute=impute, rows=drawn)
-    fitted = fit_members(plans, scaling.apply(sample, names=features.names), workers, report=report)
+    fitted = fit_members(plans, scaling.apply(sample, names=features.names), workers, progress=progress)
     members = tuple(member for member, _ in fitted)
     if full_lloyd:
-        members = _all_rows(features, scaling, plans, members, workers, report)
+        members = _all_rows(features, scaling, plans, members, workers, progress)
     labeller = Labeller(scaling, members, tuple(map(width_of, members, plans)))
     facts = [
         {
@@ -104,37 +106,36 @@ def _all_rows(
     plans: Sequence[MemberPlan],
     members: tuple[Member, ...],
     workers: Workers,
-    report: Callable[[str, int], None],
+    progress: Progress,
 ) -> tuple[Member, ...]:
     chosen = [j for j, plan in enumerate(plans) if plan.base in LLOYD]
     if not chosen:
         raise InputError(f"full_lloyd: none of the members is one of {', '.join(LLOYD)}")
-    centres = [member for member in (members[j] for j in chosen) if isinstance(member, Linear)]
-    moved = dict(zip(chosen, lloyd(features, scaling, centres, workers, report=report), strict=True))
+    centres = [member for member in (members[j] for j in chosen) if isinstance(member, Centred)]
+    moved = dict(zip(chosen, lloyd(features, scaling, centres, workers, progress=progress), strict=True))
     return tuple(moved.get(j, member) for j, member in enumerate(members))
 
 
 def lloyd(
     features: Features,
     scaling: Scaling,
-    members: Sequence[Linear],
+    members: Sequence[Centred],
     workers: Workers,
     *,
-    report: Callable[[str, int], None] = lambda _what, _count: None,
-) -> list[Linear]:
+    progress: Progress = NO_PROGRESS,
+) -> list[Centred]:
     """k-means on all rows, larger than memory or not: every sweep over the features serves all members that still move.
 
     Starts from the centres the members have. Sums run block by block in row order, so they do not depend on the
     number of threads or workers.
     """
-    done: dict[int, Linear] = {}
+    done: dict[int, Centred] = {}
     moving = dict(enumerate(members))
-    for _ in range(LLOYD_ROUNDS):
+    for number_of_round in range(1, LLOYD_ROUNDS + 1):
         sums, counts = _centre_sums(features, scaling, list(moving.values()), workers)
-        report("Lloyd", features.n_samples)
+        progress.advanced("Lloyd", number_of_round, None)
         edges = np.cumsum([0, *(len(member.names) for member in moving.values())])
         for (number, member), (a, b) in zip(list(moving.items()), pairwise(edges), strict=True):
-            assert member.centres is not None
             before = member.centres
             means = sums[a:b] / np.maximum(counts[a:b, None], 1)
             seen = means if member.view is None else through(means, member.view.astype(np.float64))
@@ -182,15 +183,15 @@ def generate(
     memory: str | int | None = None,
     threads: int | None = None,
     client: Any = None,
-    report: Callable[[str, int], None] = lambda _what, _count: None,
+    progress: Progress = NO_PROGRESS,
     **fitting: Any,
 ) -> str:
     """Make members and write their labels to an ensemble.zarr, a whole shard at a time; returns the fingerprint.
 
-    An interrupted generation goes on with the shards that are missing, if features and members are the same, to the
-    last bit; otherwise it refuses. With ``append``, the members are put behind
-    those of the ensemble that is there. ``memory``, ``threads`` and ``client`` say who works, and change no label: a
-    client's workers read the features themselves, so features that only this process holds stay with its threads.
+    An interrupted generation resumes with the shards that are missing, if features and members are the same, to the
+    last bit; otherwise it refuses. With ``append``, the members are put behind those of the ensemble that is there.
+    ``memory``, ``threads`` and ``client`` say where the work is done, and change no label. A client's workers read the
+    features themselves, so features that only this process holds stay with its threads.
     """
     before = open_ensemble(url) if append else None
     if before is not None and before.n_samples != features.n_samples:
@@ -216,7 +217,7 @@ def generate(
             remove(_note_of(url))
             return before.fingerprint
         stamp = features.stamp()
-        labeller, facts = make_labeller(features, plans, seed, who, report=report, **fitting)
+        labeller, facts = make_labeller(features, plans, seed, who, progress=progress, **fitting)
         identity = _identity(features, seed, plans, facts, labeller, fitting, before.fingerprint if before else None)
         widths = [*(before.widths if before else ()), *(width + 1 for width in labeller.widths)]
         values = None
@@ -238,11 +239,9 @@ def generate(
             identity=identity,
         )
 
-        def tell(done: Labelled) -> None:
-            report("labelled", int(done[1][-1].sum()))
-
+        count = Count(progress, "labelled", features.n_samples)
         labelled = who.each(_label_shard, range(writer.n_shards), writer, features, labeller, before)
-        done = list(reported(labelled, tell))
+        done = list(reported(labelled, lambda made: count.add(int(made[1][-1].sum()))))
         sizes = [np.sum(parts, axis=0) for parts in zip(*(own for _, own in done), strict=True)]
         if features.stamp() != stamp:
             raise ReplacedError(

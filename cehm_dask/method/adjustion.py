@@ -1,6 +1,6 @@
 """Stage 3, sample view: move every sample to the cluster it belongs to most, until none moves.
 
-A whole assignment in, a stable one out; one sweep a round, of the few samples only whose winner may be another, where
+A whole assignment in, a stable one out; one sweep per round, of the few samples only whose winner may be another, where
 labels are in memory. The loss follows from the small tables alone.
 
 Clusters that have lost all their samples get some back, but for the paper's own variants: the best split of another

@@ -9,7 +9,7 @@ however few they are; a split that lies elsewhere in every member is none.
    firmest borders. The groups may end up too small, but hardly any is part of two clusters.
 2. Of two groups, a member tells j bits: the Jensen-Shannon divergence between its labels in the one and in the other.
    It could have told at most h bits, the entropy of its labels in both, or one. A border is as *firm* as Σ j / Σ h over
-   the members. Members with one label for both groups say nothing.
+   the members. Members with one label for both groups do not count.
 3. The two groups with the least firm border are joined, until one is left. The firmness of each border on the way tells
    where artefacts end and clusters begin.
 """
@@ -159,7 +159,7 @@ class _Edges:
         shares = counts / np.repeat(np.maximum(labelled, 1.0), self._widths, axis=1)
         own = self._of_members(entr(shares))
         mixed = self._of_members(entr((shares + shares[group]) / 2.0))
-        both = (labelled > 0) & (labelled[group] > 0)  # a member without labels in one of them says nothing
+        both = (labelled > 0) & (labelled[group] > 0)  # a member without labels in one of them does not count
         told = np.where(both, np.maximum(mixed - (own + own[group]) / 2.0, 0.0), 0.0) / log(2.0)
         most = np.where(both, np.minimum(mixed / log(2.0), 1.0), 0.0)
         return told.sum(axis=1), most.sum(axis=1) + DOUBT

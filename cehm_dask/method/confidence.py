@@ -61,7 +61,7 @@ def correlation(intersections: Int, counts: Int, sizes: Int, members: NDArray[np
         product = np.add.reduceat((both * (votes[span] @ votes.T)).sum(axis=0), first)
         shared = np.add.reduceat(both.sum(axis=0), first)
         covariance = product / np.maximum(shared, 1) - np.einsum("ef,jef->j", means[i], means)
-        # Two members that share no sample say nothing about each other.
+        # Two members that share no sample cannot be compared.
         together += float(covariance[shared > 0].sum())
         alone += float(covariance[i])
     if alone <= 1e-9 * len(first):
@@ -85,7 +85,7 @@ def exponents(n_members: int, correlation: float) -> Int:
 def evidence(counts: Int, sizes: Int) -> Float:
     """A column of ones, then the share of each base cluster that lies in each cluster: (n_hyperedges, 1 + k).
 
-    Spread over the slots with zeros for labels that say nothing, it is what :class:`Gauge` takes.
+    Spread over the slots with zeros for missing labels, it is what :class:`Gauge` takes.
     """
     return np.column_stack([np.ones(len(counts)), counts / sizes[:, None]])
 
@@ -102,7 +102,7 @@ class Gauge:
     Parameters
     ----------
     table : (n_slots, 1 + k) float64
-        :func:`evidence`, a row a slot, zero where a label says nothing or is not known.
+        :func:`evidence`, one row per slot, zero for missing and unknown labels.
     quarters : (n_members + 1,) int64
         Of :func:`exponents`.
     """

@@ -1,12 +1,12 @@
 """The stages in order: intersections → medoids → start → diffusion → adjustion, for all problems side by side.
 
 Takes an engine over checked labels and parameters, gives the chosen partition with its margins and history.
-Problems (one a restart and a value of k) advance in step: each sweep serves all that are still running, so the
+Problems (one per restart and value of k) advance in step: each sweep serves all that are still running, so the
 labels are read as often as the slowest one needs. With an output store, every round ends in a checkpoint.
 """
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -36,24 +36,9 @@ from cehm_dask.method.split import found_in
 from cehm_dask.method.start import start
 from cehm_dask.method.survey import Survey, survey
 from cehm_dask.method.trail import SAMPLE, Trail, rows_to_follow, sampled
-
-
-@dataclass(frozen=True)
-class Event:
-    """One finished round of one problem, for progress displays and logs."""
-
-    problem: int
-    stage: str
-    round: int
-    assigned: int
-    moved: int
-    n_samples: int
-    loss: float | None
-    sweeps: int
-
+from cehm_dask.progress import NO_PROGRESS, Event, Progress
 
 Record = Callable[[Problem, str, Engine], None]
-Progress = Callable[[Event], None]
 
 
 def consensus(
@@ -64,7 +49,7 @@ def consensus(
     auto: bool = False,
     store: ConsensusStore | None = None,
     record: Record | None = None,
-    progress: Progress | None = None,
+    progress: Progress = NO_PROGRESS,
 ) -> Consensus:
     """Run all stages on the engine's labels.
 
@@ -81,12 +66,13 @@ def consensus(
         Where checkpoints go, and come from if a run with the same settings was interrupted.
     record : callable (problem, stage, engine), optional
         Called after every round of every problem.
-    progress : callable (Event), optional
+    progress : Progress
+        Gets every finished round.
     """
     labels, watch = engine.labels, _Watch()
     recommended, all_problems = None, problems_of
     problems_of = problems_of[:1] if auto else problems_of  # before the choice, only the smallest k must be possible
-    # With no label missing there is a hyperedge a member at least; counting them costs as much as a small sweep.
+    # With no label missing each member has a hyperedge at least; counting them costs as much as a small sweep.
     uncertain = labels.silent or max(params.n_clusters for params in problems_of) > labels.n_members
     n_hyperedges = labels.count_hyperedges() if uncertain else None
     for params in problems_of:
@@ -274,7 +260,7 @@ def _solve(
     store: ConsensusStore | None,
     trail: Trail | None,
     record: Record | None,
-    progress: Progress | None,
+    progress: Progress,
 ) -> None:
     """Take all problems through their stages in step, one sweep for all that are still running."""
     steps = {problem.number: _stages(problem, engine.budget) for problem in problems}
@@ -308,8 +294,7 @@ def _solve(
             stage = stages[problem.number]
             if record is not None:
                 record(problem, stage, engine)
-            if progress is not None:
-                progress(_event(engine, problem, stage))
+            progress.round_done(_event(engine, problem, stage))
 
 
 def _stages(problem: Problem, budget: Budget) -> Generator[Order, Answer, None]:

@@ -41,7 +41,7 @@ def intersections(codes, offsets, table):  # type: ignore[no-untyped-def]
 
 @jit
 def weighted_intersections(codes, offsets, weights, table):  # type: ignore[no-untyped-def]
-    """As :func:`intersections`, with a whole number a row in place of 1; ``table`` and ``weights`` are int64."""
+    """As :func:`intersections`, with a whole number per row in place of 1; ``table`` and ``weights`` are int64."""
     rows, members = codes.shape
     strip = 2048
     group = _U(4)

@@ -61,7 +61,7 @@ class Hyperedges:
         return np.asarray(self.intersections / self.volumes[:, None])
 
     def to_slots(self, table: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Spread a table with one row a hyperedge over the slots; empty and silent slots get zeros."""
+        """Spread a table with one row per hyperedge over the slots; empty and silent slots get zeros."""
         spread = np.zeros((self.n_slots, table.shape[1]))
         spread[self.slots] = table
         return spread
@@ -102,7 +102,7 @@ def _count(span: Span, sample: NDArray[np.int64]) -> Tally:
 
 
 def _add(tallies: Sequence[Tally]) -> Tally:
-    # int32 holds the counts of one run, or of a part of it; the sum may exceed it.
+    # int32 holds the counts of one span, or of a part of it; the sum may exceed it.
     total = tallies[0][0].astype(np.int64)
     for table, _, _ in tallies[1:]:
         total += table
@@ -118,7 +118,7 @@ def intersections(engine: Engine) -> tuple[NDArray[np.int64], int]:
 def intersections_and_sample(engine: Engine, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], int, Codes]:
     """:func:`intersections`, and from the same sweep the codes of some rows, given in ascending order."""
     upper, n_silent, sampled = engine.sweep("intersections", _count, _add, rows)
-    table = (upper + upper.T).astype(np.int64, copy=False)  # one run alone counts in int32
+    table = (upper + upper.T).astype(np.int64, copy=False)  # one span alone counts in int32
     np.fill_diagonal(table, upper.diagonal())
     return table, n_silent, np.concatenate(sampled) if sampled else np.empty((0, 0), np.uint8)
 

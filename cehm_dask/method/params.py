@@ -38,7 +38,7 @@ CHOICES = {
 }
 
 MAX_CLUSTERS = int(np.iinfo(np.int16).max)
-"""Assignments are kept as int16: two bytes a sample."""
+"""Assignments are kept as int16: two bytes per sample."""
 
 COMPETING_ROWS = 20_000
 """Rows that candidates compete on at most; of more samples, a seeded sample competes."""

@@ -102,7 +102,7 @@ def gain(sums: Floats, counts: NDArray[np.int64]) -> float:
 
 
 def nearest(points: Points, centres: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """1 + the nearest centre of each point, one column a start; ``centres`` is (starts, k, features)."""
+    """1 + the nearest centre of each point, one column per start; ``centres`` is (starts, k, features)."""
     starts, k, features = centres.shape
     slopes = centres.reshape(starts * k, features)
     labels = np.empty((points.shape[1], starts), np.uint16)

@@ -106,7 +106,7 @@ class Competition:
     candidates: tuple[Candidate, ...]
     belonging: str
     counts: Int
-    """Of the kept candidate on the rows that competed, one row a slot."""
+    """Of the kept candidate on the rows that competed, one row per slot."""
     stability: float
     """Mean NMI between candidates."""
     rows: int

@@ -126,7 +126,7 @@ class Problem:
     def drift(self, weights: Floats) -> float | None:
         """By how much any sample's lead can be less with these weights than with those set last.
 
-        With a hyperedge, a rival gains at most the range of that row of the change, and a sample has one hyperedge a
+        With a hyperedge, a rival gains at most the range of that row of the change, and a sample has one hyperedge per
         member. The sums themselves are rounded, by less than the number of members in units of their last digit.
         """
         if self.table == 0:

@@ -33,7 +33,7 @@ def gather(span: Span, order: Read) -> Harvest:
 
 
 def join(parts: Sequence[Harvest]) -> Harvest:
-    """Those of several runs."""
+    """Those of several spans."""
     labels, margins, confidences = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return Harvest(labels, margins, confidences)
 
@@ -144,7 +144,7 @@ def write_chunk(
 
 
 def add_written(parts: Sequence[Written]) -> Written:
-    """What several runs have written, together."""
+    """What several spans have written, together."""
     histograms, units, digests = zip(*parts, strict=True)
     return np.sum(histograms, axis=0), sum(units), {key: own[key] for own in digests for key in own}
 
@@ -168,7 +168,7 @@ def last_rows(span: Span, order: Read, count: int) -> LastRows:
 
 
 def add_last_rows(parts: Sequence[LastRows]) -> LastRows:
-    """Those of several runs, in the order of their rows."""
+    """Those of several spans, in the order of their rows."""
     together = [
         sorted(chain.from_iterable(own), key=lambda one: one[0])
         for own in zip(*(last for _, last in parts), strict=True)

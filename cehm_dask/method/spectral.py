@@ -135,7 +135,7 @@ def linked(table: Floats, mix: Floats, hyperedges: Hyperedges) -> Floats:
 def weighted_connected_triples(weights: Floats, own: slice) -> Floats:
     """Σ_z min(w_xz, w_yz) of every two clusters of one member."""
     rows = weights[own]
-    if not len(rows):  # a member that says nothing about these samples
+    if not len(rows):  # a member without labels of these samples
         return np.zeros((0, 0))
     return np.stack([np.minimum(row, rows).sum(axis=1) for row in rows])
 

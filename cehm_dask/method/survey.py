@@ -32,7 +32,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """What all problems of a run have come to."""
+    """How all problems of a run ended."""
 
     margins: dict[int, float]
     """Mean margin by problem."""

@@ -10,12 +10,12 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 import pandas as pd
@@ -34,6 +34,7 @@ from cehm_dask.members.generate import generate
 from cehm_dask.method.agreement import block_nmi, contingency, scores
 from cehm_dask.method.params import Params, check_fit
 from cehm_dask.paper.pools import Pool
+from cehm_dask.progress import NO_PROGRESS, Progress
 from cehm_dask.rivals import METHODS
 
 CEHM_SETTINGS: dict[str, dict[str, Any]] = {
@@ -59,9 +60,6 @@ FEWEST_TO_TEST = 3
 
 WARM_ROWS = 200
 STEP_ROWS = 1 << 20
-
-Report = Callable[[str, int], None]
-"""Told of every method and ensemble before it is run."""
 
 
 def chosen(wanted: Sequence[str], n_samples: int) -> list[str]:
@@ -106,7 +104,7 @@ def compare(
     seed: int = 0,
     memory: str | None = None,
     truth: NDArray[np.int64] | None = None,
-    report: Report = lambda _title, _number: None,
+    progress: Progress = NO_PROGRESS,
 ) -> pd.DataFrame:
     """Run methods on ensembles and score them.
 
@@ -123,14 +121,14 @@ def compare(
     Returns
     -------
     DataFrame
-        A line a method and ensemble: seconds (of the method alone, labels open, code loaded), peak (bytes resident of
-        its process), clusters, agreement (mean NMI with the members), nmi, ari, accuracy, and where a method did not
+        One line per method and ensemble: seconds (of the method alone, labels open, code loaded), peak (resident bytes
+        of its process), clusters, agreement (mean NMI with the members), nmi, ari, accuracy, and where a method did not
         run, a note that says why.
     """
     known = [as_labels(url) for url in ensembles]
     lines: list[dict[str, Any]] = []
     for name in methods:
-        for number, answer in enumerate(_answers(name, ensembles, n_clusters, seed, memory, folder, report)):
+        for number, answer in enumerate(_answers(name, ensembles, n_clusters, seed, memory, folder, progress)):
             line = {"method": name, "title": TITLES[name], "ensemble": number, **answer}
             if "note" not in answer:
                 found = np.load(folder / f"{name}-{number:03d}.npy", allow_pickle=False)
@@ -160,17 +158,17 @@ def mean_nmi(found: NDArray[np.int16], labels: Labels) -> float:
 
 
 def _answers(
-    name: str, urls: Sequence[str], n_clusters: int, seed: int, memory: str | None, folder: Path, report: Report
+    name: str, urls: Sequence[str], n_clusters: int, seed: int, memory: str | None, folder: Path, progress: Progress
 ) -> Iterator[dict[str, Any]]:
     """What the process of one method says of each ensemble; the rest of its ensembles are not tried after a note."""
     order = {"method": name, "ensembles": list(urls), "k": n_clusters, "seed": seed, "memory": memory}
     command = [sys.executable, "-m", "cehm_dask.paper.compare", json.dumps({**order, "folder": str(folder)})]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
+    answers = cast("IO[str]", process.stdout)
     try:
         for number in range(len(urls)):
-            report(TITLES[name], number)
-            said = process.stdout.readline()
+            progress.advanced(TITLES[name], number, len(urls))
+            said = answers.readline()
             answer = json.loads(said) if said else {"note": f"its process ended with {process.wait()}"}
             yield answer
             if "note" in answer:
@@ -178,7 +176,7 @@ def _answers(
     finally:
         process.kill()
         process.wait()
-        process.stdout.close()
+        answers.close()
 
 
 def work(order: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -215,7 +213,7 @@ def _consensus(name: str, labels: Labels, n_clusters: int, seed: int, memory: st
 
 
 def summary(lines: pd.DataFrame) -> pd.DataFrame:
-    """A line a method, the best first: means over the ensembles, spread of the NMI, mean rank, most memory."""
+    """One line per method, the best first: means over the ensembles, spread of the NMI, mean rank, most memory."""
     score = "nmi" if lines["nmi"].notna().any() else "agreement"
     done = lines[lines["note"].isna()]
     by_method = done.groupby("method", sort=False)

@@ -31,7 +31,7 @@ class Pool:
 
     path: Path
     labels: NDArray[Any]
-    """One column a member, -1 where it says nothing about a sample."""
+    """One column per member, -1 where a label is missing."""
     y: NDArray[np.int64]
     """Classes from 0 on, -1 where not known; for scores only."""
 

@@ -8,7 +8,7 @@ it stopped. ``tables`` are made from the lines.
 
 import json
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +27,7 @@ from cehm_dask.method.params import Params
 from cehm_dask.method.solution import ConsensusWarning
 from cehm_dask.paper.pools import N_MEMBERS as POOL_MEMBERS
 from cehm_dask.paper.sets import SCALES, Origin, origins_of
+from cehm_dask.progress import NO_PROGRESS, Progress
 
 DRAWS = 10
 """Ensembles drawn from each pool."""
@@ -177,7 +178,7 @@ def reproduce(
     draws: int = DRAWS,
     pool_members: int = POOL_MEMBERS,
     workers: int = 1,
-    report: Callable[[int, int], None] = lambda _done, _total: None,
+    progress: Progress = NO_PROGRESS,
 ) -> pd.DataFrame:
     """Run what is not done yet, and return every line of what was asked for.
 
@@ -198,7 +199,8 @@ def reproduce(
         Ensembles drawn from each pool, and members of each.
     workers : int
         Processes that work side by side; seconds are only worth comparing with one.
-    report : callable (runs done, runs in all)
+    progress : Progress
+        Gets the runs done.
     """
     for name, given, known in (("methods", methods, known_methods()), ("scale", scales, SCALES)):
         wrong = [one for one in given if one not in known]
@@ -214,13 +216,13 @@ def reproduce(
     tasks = tasks_of(origins, methods, folder, asked_for(read_lines(path), prints, methods))
     total = sum(origin.ensembles for origin in origins) * len(methods)
     finished = total - sum(len(task.methods) for task in tasks)
-    report(finished, total)
+    progress.advanced("runs", finished, total)
     with open(path, "a") as file:
         for lines in results(tasks, workers):
             # Begins with a line break: a line cut off by a crash does not spoil this one.
             file.write("".join(f"\n{json.dumps(line)}" for line in lines))
             file.flush()
             finished += len(lines)
-            report(finished, total)
+            progress.advanced("runs", finished, total)
     frame = pd.DataFrame(asked_for(read_lines(path), prints, methods))
     return frame.drop_duplicates(["set", "scale", "ensemble", "method"], keep="last")

@@ -26,7 +26,7 @@ def published() -> pd.DataFrame:
 
 
 def table(lines: pd.DataFrame, score: str) -> pd.DataFrame:
-    """Means over the ensembles: a row a set in the paper's order, a column a method and scaling; published beside.
+    """Means over the ensembles: one row per set in the paper's order, one column per method and scaling.
 
     ``better`` is plain CEHM with the scaling that serves the set better, as the paper does not say which it used.
     """
@@ -47,7 +47,7 @@ def table(lines: pd.DataFrame, score: str) -> pd.DataFrame:
 
 
 def pool_table(lines: pd.DataFrame, score: str) -> pd.DataFrame:
-    """Means over the draws: a row a pool, a column a method."""
+    """Means over the draws: one row per pool, one column per method."""
     means = lines.pivot_table(index="set", columns="method", values=score, aggfunc="mean")
     return means[[method for method in known_methods() if method in means]]
 

@@ -20,7 +20,7 @@ from cehm_dask.masking import masked
 
 STATE = "run.json"
 FORMAT = "cehm run"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,14 @@ class Directory:
         try:
             state = json.loads(content)
             found = state["format"], state["version"]
-            for note in state["stages"].values():
+            if found != (FORMAT, VERSION):
+                raise StoreError(
+                    f"{self.path(STATE)} holds {found}, expected {(FORMAT, VERSION)}: choose another output"
+                )
+            for note in state["steps"].values():
                 note["state"], note["seconds"]
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise StoreError(f"{self.path(STATE)} is damaged ({error}): remove the run directory") from error
-        if found != (FORMAT, VERSION):
-            raise StoreError(f"{self.path(STATE)} holds {found}, expected {(FORMAT, VERSION)}: choose another output")
         if is_broken(state):
             raise StoreError(
                 f"{self.path(STATE)} is damaged (its digest is wrong): restore it, or remove the run directory"

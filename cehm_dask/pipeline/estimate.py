@@ -1,6 +1,6 @@
-"""What a run will cost, before anything runs: stages, sweeps, bytes, memory by named term, seconds.
+"""What a run will cost, before anything runs: steps, sweeps, bytes, memory by named term, seconds.
 
-Beside the run, for ``cehm plan``. Sweeps, bytes and memory are the arithmetic that the stages themselves are held to;
+Beside the run, for ``cehm plan``. Sweeps, bytes and memory are the arithmetic that the steps themselves are held to;
 what does not fit is refused here with the same words. Seconds are an estimate: the kernels and one fit are timed
 for a moment on this machine, on made-up labels and the first rows of the features, and scaled up; the threads of a
 cluster's workers are taken to be as fast as those of this machine.
@@ -24,8 +24,8 @@ from cehm_dask.data.shape import Shape
 from cehm_dask.data.synth import Synth
 from cehm_dask.engine.budget import generation_terms, threads_for_generation
 from cehm_dask.engine.sweep import Engine
-from cehm_dask.job import Where, budget_of
-from cehm_dask.machine import SHARE, Machine, parse_bytes, this_machine
+from cehm_dask.job import RESULT_CHUNK_ROWS, Where, budget_of
+from cehm_dask.machine import SHARE, Machine, parse_bytes, require_memory, this_machine
 from cehm_dask.members.fit import Labeller, Linear, MemberPlan, fit_member
 from cehm_dask.members.generate import FULL_FIT_ROWS
 from cehm_dask.method.consensus import consensus
@@ -33,6 +33,10 @@ from cehm_dask.method.params import COMPETING_BYTES, COMPETING_ROWS, Params, exp
 from cehm_dask.method.solution import ConsensusWarning
 from cehm_dask.pipeline.inputs import budget_for, is_ensemble, left_out, members_of, open_features, shape_of
 from cehm_dask.pipeline.recipe_model import Recipe
+from cehm_dask.report.findings import page_terms
+from cehm_dask.report.picture import feature_terms, require_picture
+from cehm_dask.results import export
+from cehm_dask.results.scoring import score_terms
 
 TRIAL_ROWS = 1 << 19
 """Enough that all threads have a share of them."""
@@ -44,10 +48,10 @@ FEATURE_PASSES = 3
 
 
 @dataclass(frozen=True)
-class Expected:
-    """What is expected of one stage."""
+class StepEstimate:
+    """What is expected of one step."""
 
-    stage: str
+    step: str
     what: str
     sweeps: int = 0
     read: int = 0
@@ -60,47 +64,44 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Outlook:
+class Estimate:
     """What is expected of a run."""
 
-    stages: Sequence[Expected]
+    steps: Sequence[StepEstimate]
     machine: Machine
-    """Who will work."""
+    """Where the work will be done."""
     calibration: float
     """Seconds that were spent to time this machine."""
 
 
-def outlook(recipe: Recipe) -> Outlook:
-    """Look ahead; raises BudgetError for what does not fit the memory allowed."""
+def estimate(recipe: Recipe) -> Estimate:
+    """Estimate the cost of a run; raises BudgetError for what does not fit the memory allowed."""
     begin = perf_counter()
     machine = _workers(recipe)
-    stages = []
-    if recipe.features is not None:
+    steps: list[StepEstimate] = []
+    features = None
+    if recipe.labels is not None:
+        step, shape, widths = _brought(recipe, recipe.labels.path)
+        steps.append(step)
+    else:
         features = open_features(recipe)
         plans = members_of(recipe, features.n_samples)
         widths = [plan.k + 1 for plan in plans]
-        n_samples = features.n_samples
         # Features that only this process holds stay with its threads.
         maker = machine if features.reopen is not None else this_machine(recipe.memory)
-        stages.append(_generation(recipe, features, plans, maker))
-        shape = shape_of(n_samples, widths)
-    else:
-        assert recipe.labels is not None
-        stage, shape = _brought(recipe)
-        stages.append(stage)
-    stages.append(_consensus(recipe, shape, machine))
-    a_sweep = stages[-1].seconds / max(1, stages[-1].sweeps)
-    scored = shape.n_samples * (shape.row_bytes + 6) if recipe.truth is not None else 0
-    stages.append(Expected("evaluate", "scores.json", int(bool(scored)), scored, 0, a_sweep if scored else 0.0))
+        steps.append(_generation(recipe, features, plans, maker))
+        shape = shape_of(features.n_samples, widths)
+    steps.append(_consensus(recipe, shape, machine))
+    a_sweep = steps[-1].seconds / max(1, steps[-1].sweeps)
+    steps.append(_scores(recipe, shape, widths, machine, a_sweep))
     if recipe.export is not None:
-        size = shape.n_samples * (14 if recipe.export == "parquet" else 24)
-        stages.append(Expected("export", f"labels.{recipe.export}", 1, 6 * shape.n_samples, size, size / 50e6))
-    stages.append(Expected("report", "report.html", 1, 6 * shape.n_samples, 1 << 20, 2 + shape.n_samples / 50e6))
-    return Outlook(stages, machine, perf_counter() - begin)
+        steps.append(_export(recipe, shape))
+    steps.append(_report(recipe, shape, widths, features))
+    return Estimate(steps, machine, perf_counter() - begin)
 
 
 def _workers(recipe: Recipe) -> Machine:
-    """Who will work: this process, or the workers of the recipe's cluster as its file describes them.
+    """Where work will be done: in this process, or by the workers of the recipe's cluster as its file describes them.
 
     A scheduler that runs already, or a gateway, sizes its workers itself: each is taken to be like this process.
     """
@@ -115,7 +116,7 @@ def _workers(recipe: Recipe) -> Machine:
     return Machine(config.wanted, config.threads, limit if recipe.memory is None else here.allowed, WORKER_BYTES)
 
 
-def _generation(recipe: Recipe, features: Features, plans: Sequence[MemberPlan], machine: Machine) -> Expected:
+def _generation(recipe: Recipe, features: Features, plans: Sequence[MemberPlan], machine: Machine) -> StepEstimate:
     n, d, wanted = features.n_samples, features.n_features, recipe.ensemble
     shape = shape_of(n, [plan.k + 1 for plan in plans])
     rows = {
@@ -134,7 +135,7 @@ def _generation(recipe: Recipe, features: Features, plans: Sequence[MemberPlan],
     seconds = n * (FEATURE_PASSES * reading / (machine.workers or 1) + labelling / hands) + fitting / hands
     size = n * d * 8
     more = ", then k-means over all rows" if wanted.full_lloyd else ""
-    return Expected(
+    return StepEstimate(
         "ensemble",
         f"{len(plans)} members from {n:,} × {d} features, fitted on {rows['fit_rows']:,} rows{more}",
         FEATURE_PASSES,
@@ -180,24 +181,23 @@ def _label_seconds(plans: Sequence[MemberPlan], block: Any) -> float:
     return (perf_counter() - begin) / len(rows)
 
 
-def _brought(recipe: Recipe) -> tuple[Expected, Shape]:
+def _brought(recipe: Recipe, path: str) -> tuple[StepEstimate, Shape, Sequence[int]]:
     """The user's base labels: a store knows its shape; of other forms the labels are counted."""
-    assert recipe.labels is not None
-    path = recipe.labels.path
     if is_ensemble(path):
-        shape = as_labels(path).shape
+        labels = as_labels(path)
+        shape = labels.shape
         what = f"{shape.n_samples:,} rows of your own, used in place"
-        return Expected("ensemble", what), shape
+        return StepEstimate("ensemble", what), shape, labels.widths
     begin = perf_counter()
     found = survey(open_stream(path, left_out(recipe)))
     n_samples, values = found.n_samples, found.values
     shape = shape_of(n_samples, found.widths)
     size = n_samples * shape.row_bytes
     what = f"{n_samples:,} rows of {len(values)} members are read and encoded"
-    return Expected("ensemble", what, 2, 2 * size, size, 3 * (perf_counter() - begin)), shape
+    return StepEstimate("ensemble", what, 2, 2 * size, size, 3 * (perf_counter() - begin)), shape, found.widths
 
 
-def _consensus(recipe: Recipe, shape: Shape, machine: Machine) -> Expected:
+def _consensus(recipe: Recipe, shape: Shape, machine: Machine) -> StepEstimate:
     wanted = recipe.consensus
     problems = len(wanted.problems(shape.n_samples))
     budget = budget_for(recipe, shape, machine)
@@ -208,7 +208,7 @@ def _consensus(recipe: Recipe, shape: Shape, machine: Machine) -> Expected:
     once, a_row = _trial_seconds(shape, problems, params[-1], sweeps, in_memory=budget.pass_over)
     a_row *= this_machine(None).threads / (machine.threads * (machine.workers or 1))
     kept = "kept in memory" if budget.keep_labels else "read in each sweep"
-    return Expected(
+    return StepEstimate(
         "consensus",
         f"{shape.n_samples:,} rows of {shape.row_bytes} bytes, {_at_work(params[0], shape, problems)}, labels {kept}",
         sweeps,
@@ -218,6 +218,45 @@ def _consensus(recipe: Recipe, shape: Shape, machine: Machine) -> Expected:
         budget.terms,
         machine.allowed,
     )
+
+
+def _scores(recipe: Recipe, shape: Shape, widths: Sequence[int], machine: Machine, a_sweep: float) -> StepEstimate:
+    if recipe.truth is None:
+        return StepEstimate("evaluate", "scores.json, from what the consensus recorded")
+    k = max(recipe.consensus.ks(shape.n_samples))
+    beside = [k + 1, *widths]  # the consensus is counted like a member
+    itemsize = np.min_scalar_type(max(beside)).itemsize
+    both = replace(shape, row_bytes=len(beside) * itemsize, n_slots=sum(beside))
+    terms, _ = score_terms(both, _chunk_rows(shape), k, machine)
+    require_memory("scores", terms, machine.allowed, "")
+    read = shape.n_samples * (shape.row_bytes + 6)
+    return StepEstimate("evaluate", "scores.json", 1, read, 0, a_sweep, terms, machine.allowed)
+
+
+def _export(recipe: Recipe, shape: Shape) -> StepEstimate:
+    machine, name = this_machine(recipe.memory), f"labels.{recipe.export}"
+    terms = export.terms(shape.n_samples, f".{recipe.export}", machine)
+    require_memory(name, terms, machine.allowed, "")
+    size = shape.n_samples * (14 if recipe.export == "parquet" else 24)
+    return StepEstimate("export", name, 1, 6 * shape.n_samples, size, size / 50e6, terms, machine.allowed)
+
+
+def _report(recipe: Recipe, shape: Shape, widths: Sequence[int], features: Features | None) -> StepEstimate:
+    """The page and, before it, a pass over the features for the picture: whichever takes more is shown."""
+    n, machine = shape.n_samples, this_machine(recipe.memory)
+    n_hyperedges = sum(widths) - len(widths)
+    terms = page_terms(n, len(widths), n_hyperedges, max(recipe.consensus.ks(n)), _chunk_rows(shape), machine)
+    require_memory("the report", terms, machine.allowed, "")
+    if features is not None:
+        require_picture(features, machine)
+        picture = feature_terms(n, features.n_features, machine)
+        terms = max(terms, picture, key=lambda own: sum(own.values()))
+    return StepEstimate("report", "report.html", 1, 6 * n, 1 << 20, 2 + n / 50e6, terms, machine.allowed)
+
+
+def _chunk_rows(shape: Shape) -> int:
+    """Rows of a chunk of the result."""
+    return shape.align_rows if shape.align_rows > 1 else RESULT_CHUNK_ROWS
 
 
 def _at_work(params: Params, shape: Shape, problems: int) -> str:

@@ -1,6 +1,6 @@
 """What a recipe names, opened: features, base labels, known classes, row ids; the members it asks for, their budget.
 
-Between the recipe and the run, which does the work, and the outlook, which only says what it will cost: both see the
+Between the recipe and the run, which does the work, and the estimate, which only says what it will cost: both see the
 same input.
 """
 
@@ -37,8 +37,8 @@ def is_ensemble(path: str) -> bool:
 
 def left_out(recipe: Recipe) -> list[str]:
     """Columns of the input that are neither features nor members."""
-    source, truth = recipe.features or recipe.labels, recipe.truth
-    names = [source.id if source else None, truth.column if truth and truth.path is None else None]
+    source, truth = recipe.source, recipe.truth
+    names = [source.id, truth.column if truth and truth.path is None else None]
     return [name for name in names if name is not None]
 
 
@@ -59,7 +59,7 @@ def shape_of(n_samples: int, widths: Sequence[int]) -> Shape:
 
 
 def budget_for(recipe: Recipe, shape: Shape, machine: Machine) -> Budget:
-    """Blocks, runs and bytes of the consensus that a recipe asks for, or a refusal."""
+    """Blocks, spans and bytes of the consensus that a recipe asks for, or a refusal."""
     return make_budget(
         shape,
         recipe.consensus.problems(shape.n_samples),
@@ -74,7 +74,8 @@ def budget_for(recipe: Recipe, shape: Shape, machine: Machine) -> Budget:
 def open_features(recipe: Recipe) -> Features:
     """The features of a recipe, without what names the rows or gives the truth away."""
     source = recipe.features
-    assert source is not None
+    if source is None:
+        raise InputError("the recipe starts from base labels: it has no features")
     if source.path is not None:
         return as_features(source.path, leave_out=left_out(recipe))
     data = _bundled(source.sklearn)
@@ -89,12 +90,13 @@ def _bundled(name: str | None) -> Any:
 
 
 def open_truth(recipe: Recipe) -> Any:
-    """The known classes: an array, or the path of what holds them."""
+    """The known classes: an array, or the path of what holds them; None: they are not known."""
     truth, features = recipe.truth, recipe.features
-    assert truth is not None
+    if truth is None:
+        return None
     if truth.path is None and features is not None and features.sklearn is not None:
         return np.asarray(_bundled(features.sklearn).target)
-    path = truth.path or (features or recipe.labels).path  # type: ignore[union-attr]
+    path = truth.path or recipe.source.path
     if path is not None and is_ensemble(path):
         known = open_ensemble(path).truth
         if known is None:
@@ -105,7 +107,7 @@ def open_truth(recipe: Recipe) -> Any:
 
 def row_ids(recipe: Recipe) -> export.RowIds | None:
     """What the user calls the rows; None: nothing, they are numbered."""
-    source = recipe.features or recipe.labels
-    if source is None or source.id is None or source.path is None:
+    source = recipe.source
+    if source.id is None or source.path is None:
         return None
     return export.column_ids(source.path, source.id)

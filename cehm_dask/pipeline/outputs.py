@@ -1,6 +1,6 @@
-"""The files and stores that the stages of a run wrote, by size and digest.
+"""The files and stores that the steps of a run wrote, by size and digest.
 
-Below the run: a stage is done only while its outputs are still what it wrote, whatever lies under their names.
+Below the run: a step is done only while its outputs are still what it wrote, whatever lies under their names.
 """
 
 import hashlib
@@ -11,8 +11,9 @@ import fsspec
 from cehm_dask.data.attributes import any_facts
 from cehm_dask.data.files import exists, fingerprint
 from cehm_dask.data.seals import seal_of
-from cehm_dask.data.verification import Tell, verify_store
+from cehm_dask.data.verification import verify_store
 from cehm_dask.errors import StoreError
+from cehm_dask.progress import Count
 
 SMALL_BYTES = 64 << 20
 """Files up to this size are read and compared each time. Larger ones, and stores, are taken for unchanged while their
@@ -20,7 +21,7 @@ size and time of change are: reading a table of 10⁸ rows each time would take 
 nothing to do. ``cehm verify`` reads everything."""
 
 OUTPUTS = "outputs"
-"""Name of the records of what a stage wrote, in the note of the stage."""
+"""Name of the records of what a step wrote, in the note of the step."""
 
 _STEP = 1 << 20
 
@@ -37,25 +38,24 @@ def is_fresh(url: str, record: dict[str, Any] | None) -> bool:
     return record is not None and fingerprint(url) == record["stamp"]
 
 
-def fault_of(
-    url: str, record: dict[str, Any], *, thorough: bool = False, tell: Tell = lambda _bytes: None
-) -> str | None:
+def fault_of(url: str, record: dict[str, Any], *, thorough: bool = False, count: Count | None = None) -> str | None:
     """How an output differs from its record, in words; None if it does not. ``thorough``: read all of it."""
     if not exists(url):
         return f"{url} is missing"
     if _is_store(url) != ("store" in record):
         return f"{url} is not what was written"
     if "store" in record:
-        return _store_fault(url, record, thorough, tell)
+        return _store_fault(url, record, thorough, count)
     if _size(url) != record["size"]:
         return f"{url} has {_size(url)} bytes, {record['size']} were written"
     if record["size"] > SMALL_BYTES and not thorough and is_fresh(url, record):
         return None
-    tell(record["size"])
+    if count is not None:
+        count.add(record["size"])
     return None if _digest(url) == record["digest"] else f"{url} is not what was written"
 
 
-def _store_fault(url: str, record: dict[str, Any], thorough: bool, tell: Tell) -> str | None:
+def _store_fault(url: str, record: dict[str, Any], thorough: bool, count: Count | None) -> str | None:
     try:
         facts = any_facts(url)
     except StoreError as error:
@@ -65,7 +65,7 @@ def _store_fault(url: str, record: dict[str, Any], thorough: bool, tell: Tell) -
     if not thorough and is_fresh(url, record):
         return None
     # Some file is newer: moved with the folder, or changed.
-    faults = verify_store(url, tell).faults
+    faults = verify_store(url, count).faults
     return None if not faults else faults[0] if len(faults) == 1 else f"{faults[0]} (and {len(faults) - 1} more)"
 
 
@@ -88,14 +88,14 @@ def _digest(url: str) -> str:
     return found.hexdigest()
 
 
-def verify_outputs(url: str, state: dict[str, Any], tell: Tell) -> tuple[list[str], str]:
-    """What in a run directory is not what its stages wrote, a sentence each, and a line for people."""
-    notes = [{OUTPUTS: state.get("recipe", {})}, *state["stages"].values()]
+def verify_outputs(url: str, state: dict[str, Any], count: Count) -> tuple[list[str], str]:
+    """What in a run directory is not what its steps wrote, a sentence each, and a line for people."""
+    notes = [{OUTPUTS: state.get("recipe", {})}, *state["steps"].values()]
     records = {name: record for note in notes for name, record in note.get(OUTPUTS, {}).items()}
-    found = [fault_of(f"{url}/{name}", record, thorough=True, tell=tell) for name, record in records.items()]
+    found = [fault_of(f"{url}/{name}", record, thorough=True, count=count) for name, record in records.items()]
     faults = [fault for fault in found if fault is not None]
     if faults:
         return faults, f"{url}: {len(faults)} of {len(records)} outputs are not what was written"
     if not records:
-        return [], f"{url}: no digests recorded (no stage is done, or an earlier version did them)"
+        return [], f"{url}: no digests recorded (no step is done, or an earlier version did them)"
     return [], f"{url}: {', '.join(records)} are what was written"

@@ -6,7 +6,7 @@ environment, so that what a run writes down holds ``${VAR}`` and never the value
 
 from collections.abc import Iterable, Mapping
 from string import Formatter
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, cast, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
@@ -167,6 +167,11 @@ class Recipe(Section):
         if wrong:
             raise InputError("; ".join(wrong))
         return self
+
+    @property
+    def source(self) -> FeatureSource | LabelSource:
+        """What the run starts from; :func:`across` refuses a recipe without one."""
+        return cast("FeatureSource | LabelSource", self.features or self.labels)
 
     def on(self, date: str) -> "Recipe":
         """The recipe of one date: ``{date}`` filled in."""

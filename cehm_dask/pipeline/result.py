@@ -7,25 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from cehm_dask.data.files import exists
+from cehm_dask.progress import Progress
 
 
-class Watch:
+class RunProgress(Progress):
     """Receives the progress of a run; this one ignores it."""
 
-    progress: Any = None
-    """Called with every round of the consensus."""
+    def begins(self, step: str, what: str) -> None:
+        """A step starts."""
 
-    def begins(self, stage: str, what: str) -> None:
-        """A stage starts."""
+    def ended(self, step: str, seconds: float) -> None:
+        """A step is done."""
 
-    def ended(self, stage: str, seconds: float) -> None:
-        """A stage is done."""
-
-    def left_out(self, stage: str, why: str) -> None:
-        """A stage is not done, because it was before or there is nothing to do."""
-
-    def rows(self, what: str, count: int) -> None:
-        """Rows were gone through."""
+    def left_out(self, step: str, why: str) -> None:
+        """A step is not done, because it was before or there is nothing to do."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +28,8 @@ class Result:
     """Where a run put things and what it found."""
 
     directory: str
-    stages: dict[str, str]
-    """What became of each stage: "done", "skipped" (it was done before) or "none" (the recipe has no use for it)."""
+    steps: dict[str, str]
+    """What became of each step: "done", "skipped" (it was done before) or "none" (the recipe has no use for it)."""
     seconds: float
     facts: dict[str, Any]
     """Of the consensus; empty if the run ended before it."""
@@ -58,7 +53,7 @@ class Result:
         return {
             "run": self.directory,
             "labels": self.labels if self.facts else None,
-            "report": self.report if self.stages.get("report") in ("done", "skipped") else None,
+            "report": self.report if self.steps.get("report") in ("done", "skipped") else None,
             "k": self.facts.get("n_clusters"),
             "agreement": self.facts.get("agreement"),
             "margin": self.scores.get("margin"),
@@ -66,5 +61,5 @@ class Result:
             "scores": self.scores.get("scores", {}),
             "sweeps": self.facts.get("sweeps"),
             "seconds": round(self.seconds, 3),
-            "stages": self.stages,
+            "steps": self.steps,
         }

@@ -1,6 +1,6 @@
 """A recipe → one run directory: ensemble, consensus, scores, table of labels, report.
 
-Above the stages and stores, below the command and the schedulers, which all come through here. Each stage has a
+Above the method and the stores, below the command and the schedulers, which all come through here. Each step has a
 fingerprint of all that its result depends on. What is done and unchanged is not done again, what is half done is
 resumed, what was made with other settings is recomputed, and everything after it. A run directory is known by its
 run.json and has one writer at a time; a folder that is no run directory is never touched.
@@ -12,7 +12,7 @@ import logging
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -45,8 +45,8 @@ from cehm_dask.pipeline.inputs import (
 )
 from cehm_dask.pipeline.outputs import record_of
 from cehm_dask.pipeline.recipe_model import Recipe
-from cehm_dask.pipeline.result import Result, Watch
-from cehm_dask.pipeline.stages import Stages, complete
+from cehm_dask.pipeline.result import Result, RunProgress
+from cehm_dask.pipeline.steps import Steps, complete
 from cehm_dask.report import write_report
 from cehm_dask.report.picture import require_picture
 from cehm_dask.results import export
@@ -54,7 +54,7 @@ from cehm_dask.results.scoring import evaluate
 
 log = logging.getLogger(__name__)
 
-STAGES = ("ensemble", "consensus", "evaluate", "export", "report")
+STEPS = ("ensemble", "consensus", "evaluate", "export", "report")
 
 
 def run(
@@ -62,11 +62,11 @@ def run(
     *,
     date: datetime.date | None = None,
     cluster: str | None = None,
-    until: str = STAGES[-1],
+    until: str = STEPS[-1],
     overwrite: bool = False,
-    watch: Watch | None = None,
+    progress: RunProgress | None = None,
 ) -> Result:
-    """Run a recipe; stages that are done are skipped.
+    """Run a recipe; steps that are done are skipped.
 
     Parameters
     ----------
@@ -76,46 +76,48 @@ def run(
     cluster : str, optional
         A cluster config or address, in place of the recipe's.
     until : str
-        The last of STAGES that is done.
+        The last of STEPS that is done.
     overwrite : bool
         Start from the beginning.
-    watch : Watch, optional
+    progress : RunProgress, optional
     """
-    if until not in STAGES:
-        raise InputError(f"until={until!r}: expected one of {', '.join(STAGES)}")
+    if until not in STEPS:
+        raise InputError(f"until={until!r}: expected one of {', '.join(STEPS)}")
     recipe = recipe.on((date or datetime.date.today()).isoformat())
     directory = Directory(absolute(recipe.output).rstrip("/"))
     directory.check()
     try:
         with directory.locked(), directory.logged(), ExitStack() as stack:
-            return _Run(recipe, directory, cluster or recipe.cluster, watch or Watch(), stack).go(until, overwrite)
+            return _Run(recipe, directory, cluster or recipe.cluster, progress or RunProgress(), stack).go(
+                until, overwrite
+            )
     except Exception as error:
         mask_error(error)
         raise
 
 
-class _Run(Stages):
-    """One run: its stages in order."""
+class _Run(Steps):
+    """One run: its steps in order."""
 
     def __init__(
-        self, recipe: Recipe, directory: Directory, cluster: str | None, watch: Watch, stack: ExitStack
+        self, recipe: Recipe, directory: Directory, cluster: str | None, progress: RunProgress, stack: ExitStack
     ) -> None:
-        super().__init__(directory, watch)
+        super().__init__(directory, progress)
         self.recipe, self.cluster, self.stack = recipe, cluster, stack
-        self.until = STAGES[-1]
+        self.until = STEPS[-1]
 
     def go(self, until: str, overwrite: bool) -> Result:
         begin, self.until = perf_counter(), until
         self.state = self.directory.read() or self.state
-        if overwrite and self.state["stages"]:
+        if overwrite and self.state["steps"]:
             log.info("asked to start again: everything in %s is recomputed", self.directory.url)
-            for stage in STAGES:
-                self._clear(stage)
+            for step in STEPS:
+                self._clear(step)
         self.state["cehm_dask"] = __version__
         self.directory.write(self.state)
         self._write_recipe()
-        for stage in STAGES[: STAGES.index(until) + 1]:
-            getattr(self, f"_{stage}")()
+        for step in STEPS[: STEPS.index(until) + 1]:
+            getattr(self, f"_{step}")()
         if all(became != "done" for became in self.became.values()):
             log.info("nothing to do: everything was done before, with the same settings and data")
         facts = open_consensus(self._path("consensus.zarr")).facts if "consensus" in self.became else {}
@@ -133,7 +135,7 @@ class _Run(Stages):
 
     @cached_property
     def client(self) -> Any:
-        """Of the cluster that is asked for, started or reached when a stage first needs it; None: threads."""
+        """Of the cluster that is asked for, started or reached when a step first needs it; None: threads."""
         return self.stack.enter_context(connect(self.cluster))
 
     def _write_recipe(self) -> None:
@@ -156,8 +158,7 @@ class _Run(Stages):
             open_ensemble(self.ensemble_url)  # or say what is wrong with it
             self._no_use("ensemble", "your own, used in place")
             return
-        source = recipe.features or recipe.labels
-        assert source is not None
+        source = recipe.source
         of = source.model_dump() | {
             "path": source.path and fingerprint(source.path),
             "leave_out": left_out(self.recipe),
@@ -167,8 +168,8 @@ class _Run(Stages):
             settings += [recipe.scale, recipe.ensemble.model_dump(), recipe.consensus.k]
         make, what = (
             (self._generate, f"{recipe.ensemble.members} base clusterings")
-            if recipe.features is not None
-            else (self._import, "base labels are read")
+            if recipe.labels is None
+            else (partial(self._import, recipe.labels.path), "base labels are read")
         )
         self._do("ensemble", settings, "ensemble.zarr", make, what)
 
@@ -191,7 +192,7 @@ class _Run(Stages):
                 overwrite=overwrite,
                 memory=recipe.memory,
                 client=self.client,
-                report=self.watch.rows,
+                progress=self.progress,
                 scale=recipe.scale,
                 impute=recipe.features.impute if recipe.features else None,
                 fit_rows=wanted.fit_rows,
@@ -207,11 +208,10 @@ class _Run(Stages):
             self._log("ensemble", "the unfinished ensemble cannot be continued; it is recomputed")
             make(overwrite=True)
 
-    def _import(self, _resume: bool) -> None:
-        assert self.recipe.labels is not None
+    def _import(self, path: str, _resume: bool) -> None:
         url = self._path("ensemble.zarr")
         left = left_out(self.recipe)
-        ingest(self.recipe.labels.path, url, overwrite=True, leave_out=left, report=self.watch.rows)
+        ingest(path, url, overwrite=True, leave_out=left, progress=self.progress)
 
     # --- consensus ---------------------------------------------------------------------------------------------
 
@@ -232,7 +232,7 @@ class _Run(Stages):
                 Where(memory=self.recipe.memory, client=self.client, output=url),
                 ks=ks,
                 auto=auto,
-                progress=self.watch.progress,
+                progress=self.progress,
             )
 
         self._do("consensus", [ensemble.fingerprint, wanted.model_dump()], "consensus.zarr", make, what)
@@ -241,7 +241,7 @@ class _Run(Stages):
 
     @property
     def _consensus_mark(self) -> str:
-        return str(self.state["stages"]["consensus"]["fingerprint"])
+        return str(self.state["steps"]["consensus"]["fingerprint"])
 
     @cached_property
     def _truth_mark(self) -> Any:
@@ -249,7 +249,7 @@ class _Run(Stages):
         truth = self.recipe.truth
         if truth is None:
             return None
-        path = truth.path or (self.recipe.features or self.recipe.labels).path  # type: ignore[union-attr]
+        path = truth.path or self.recipe.source.path
         return [truth.column, path and fingerprint(path)]
 
     def _evaluate(self) -> None:
@@ -257,21 +257,14 @@ class _Run(Stages):
         truth = self.recipe.truth
 
         def make(_resume: bool) -> None:
-            done = 0
-
-            def told(stage: str, rows: int, _total: int) -> None:
-                nonlocal done
-                self.watch.rows(stage, rows - done)
-                done = rows
-
             scores = evaluate(
                 self._path("consensus.zarr"),
-                None if truth is None else open_truth(self.recipe),
+                open_truth(self.recipe),
                 column=truth.column if truth else None,
                 ensemble=self.ensemble_url,
                 memory=self.recipe.memory,
                 client=self.client,
-                watch=told,
+                progress=self.progress,
             )
             write_whole(path, json.dumps(scores, indent=1).encode())
 
@@ -285,8 +278,8 @@ class _Run(Stages):
     @cached_property
     def _ids_mark(self) -> Any:
         """What the names of the rows depend on."""
-        source = self.recipe.features or self.recipe.labels
-        if source is None or source.id is None or source.path is None:
+        source = self.recipe.source
+        if source.id is None or source.path is None:
             return None
         return [source.id, fingerprint(source.path)]
 

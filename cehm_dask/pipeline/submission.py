@@ -34,7 +34,7 @@ class Status:
     """State of a run."""
 
     directory: str
-    stages: dict[str, Any]
+    steps: dict[str, Any]
     job: dict[str, Any] | None
     """Kind, id and state of the job that was submitted for it."""
     log: list[str]
@@ -67,7 +67,7 @@ def submit(recipe: Recipe, spec: str, day: date) -> str:
         )
     Path(directory.url).mkdir(parents=True, exist_ok=True)
     if directory.read() is None:
-        directory.write({"stages": {}})
+        directory.write({"steps": {}})
     # Queues show the paths of logs to everybody, and expand no variables in them.
     logs = config.log_directory.absolute() if _is_secret(directory.url) else Path(directory.path("logs"))
     home = config.model_copy(update={"log_directory": logs, "python": config.python or sys.executable})
@@ -188,7 +188,7 @@ def status(url: str, lines: int = 10) -> Status:
     if state is None:
         raise InputError(f"run {url}: no run directory (it has no run.json)")
     log = read_whole(directory.path("run.log")) or read_whole(directory.path(JOB_LOG)) or b""
-    return Status(directory.url, state["stages"], _job(directory), log.decode(errors="replace").splitlines()[-lines:])
+    return Status(directory.url, state["steps"], _job(directory), log.decode(errors="replace").splitlines()[-lines:])
 
 
 def _job(directory: Directory) -> dict[str, Any] | None:

@@ -1,8 +1,8 @@
 """consensus.zarr → one page: what was run, what came out, and how far to trust it.
 
-After the consensus, beside export. ``findings`` reads the numbers, ``picture`` places samples in the plane, ``figures``
-and ``points`` draw, ``sections`` and ``course`` write the text, and ``page`` (with page.html, page.css, page.js) puts
-it all into one file.
+May import ``results`` and all below. Start at ``page``, which puts everything into one file (with page.html, page.css,
+page.js): ``findings`` reads the numbers, ``picture`` places samples in the plane, ``figures`` and ``points``
+draw, ``sections`` and ``course`` write the text.
 """
 
 import os

@@ -324,7 +324,7 @@ def choice(ks: Sequence[int], series: Sequence[Series], chosen: int) -> Markup:
 
 
 def seconds(parts: dict[str, float]) -> Markup:
-    """Seconds a stage."""
+    """Seconds per stage."""
     row = 20.0
     drawing = Drawing(len(parts) * row + 4, "Seconds of each stage")
     left, right = 132.0, WIDTH - 62.0

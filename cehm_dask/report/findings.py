@@ -55,17 +55,17 @@ class Seen:
     """What a margin of 1 means, in the units of the store."""
 
 
-def page_terms(store: StoredConsensus, machine: Machine) -> dict[str, int]:
+def page_terms(
+    n_samples: int, n_members: int, n_hyperedges: int, n_clusters: int, chunk_rows: int, machine: Machine
+) -> dict[str, int]:
     """Bytes that a report takes, apart from the picture of features, by what they are for."""
-    facts, chunk = store.facts, store.array("labels").chunks[0]
-    hyperedges = store.array("counts").shape[0]
     return {
         "this process": machine.taken,
         "code to be loaded": CODE_BYTES,
         # labels and margins as stored and as numbers of 8 bytes, places, bins, and what sorts them
-        "labels and margins of a block": 72 * min(facts["n_samples"], max(chunk, SWEEP_ROWS)),
-        "tables of base clusters": 8 * hyperedges * (6 * facts["n_clusters"] + 2) + 6 * 8 * facts["n_members"] ** 2,
-        "samples of the picture": MOST_POINTS * (8 * 40 + 16 * facts["n_members"]),
+        "labels and margins of a block": 72 * min(n_samples, max(chunk_rows, SWEEP_ROWS)),
+        "tables of base clusters": 8 * n_hyperedges * (6 * n_clusters + 2) + 6 * 8 * n_members**2,
+        "samples of the picture": MOST_POINTS * (8 * 40 + 16 * n_members),
         "the page": PAGE_BYTES,
     }
 

@@ -91,7 +91,10 @@ def compose(
     store = open_finished(os.fspath(consensus))
     facts = store.facts
     machine = this_machine(memory)
-    require_memory("the report", page_terms(store, machine), machine.allowed, "")
+    n_hyperedges, n_clusters = store.array("counts").shape
+    chunk_rows = int(store.array("labels").chunks[0])
+    terms = page_terms(facts["n_samples"], facts["n_members"], n_hyperedges, n_clusters, chunk_rows, machine)
+    require_memory("the report", terms, machine.allowed, "")
     places, rows = sampled_places(store)
     labels = None if ensemble is None else labels_of(ensemble, store)
     if truth is not None and scores is None:
@@ -177,9 +180,8 @@ def _told(value: Any) -> Any:
 
 
 def _alone(svg: Markup) -> Figure:
-    size = re.search(r'viewBox="0 0 ([0-9.]+) ([0-9.]+)"', svg)
-    assert size is not None
-    return Figure(svg, math.ceil(float(size[1])) + 2 * MARGIN, math.ceil(float(size[2])) + 2 * MARGIN)
+    width, height = re.findall(r'viewBox="0 0 ([0-9.]+) ([0-9.]+)"', svg)[0]
+    return Figure(svg, math.ceil(float(width)) + 2 * MARGIN, math.ceil(float(height)) + 2 * MARGIN)
 
 
 def alone(figure: Figure) -> str:

@@ -7,7 +7,6 @@ known before its end; no more than a block of them is ever in memory.
 
 import os
 import tempfile
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,24 @@ from typing import Any
 import numpy as np
 
 from cehm_dask.cluster_ensemble import ClusterEnsemble
-from cehm_dask.data.arrays import is_store
+from cehm_dask.data.arrays import is_store, open_array
 from cehm_dask.data.attributes import format_of
+from cehm_dask.data.encoding import rows_of_array, rows_read
+from cehm_dask.data.ensemble_store import open_ensemble
+from cehm_dask.data.features import BLOCK_ROWS as FEATURE_ROWS
 from cehm_dask.data.model_store import check_new, write_prediction
+from cehm_dask.engine.budget import CODE_BYTES
 from cehm_dask.errors import InputError, StoreError
 from cehm_dask.estimator import CEHM
+from cehm_dask.machine import Machine, require_memory, this_machine
+from cehm_dask.progress import NO_PROGRESS, Progress
 from cehm_dask.results import export
+
+LABEL_BYTES = 64
+"""Of a base label in a block of new rows: as read, as a number, as a code, as a rank among known labels, and copies."""
+
+FEATURE_BYTES = 3 * 8 + 2 * 4
+"""Of a feature in a block of new rows: as read and as float64, scaled as float32, and by columns."""
 
 
 def load(url: str | os.PathLike[str]) -> CEHM | ClusterEnsemble:
@@ -33,6 +44,30 @@ def load(url: str | os.PathLike[str]) -> CEHM | ClusterEnsemble:
     raise StoreError(f"store {url}: holds {kind}, expected a consensus or a saved model")
 
 
+def prediction_terms(model: CEHM | ClusterEnsemble, new: Any, machine: Machine) -> dict[str, int]:
+    """Bytes that reading and labelling new rows takes, by what they are for."""
+    consensus = model if isinstance(model, CEHM) else model.consensus_
+    n_members, (slots, n_clusters) = consensus.n_features_in_, consensus.counts_.shape
+    rows = FEATURE_ROWS if isinstance(model, ClusterEnsemble) else _rows_at_once(new, n_members)
+    read = 0 if isinstance(model, CEHM) else FEATURE_BYTES * model.n_features_in_
+    return {
+        "this process": machine.taken,
+        "code to be loaded": CODE_BYTES,
+        "tables of the model": 8 * 8 * slots * (n_clusters + 1),
+        "new rows of a block": rows * (read + LABEL_BYTES * n_members),
+        "labels, margins and confidences of a block": rows * 2 * 3 * 8,
+    }
+
+
+def _rows_at_once(new: Any, n_members: int) -> int:
+    """Rows of base labels that are read in one go; a store is read by whole chunks or shards."""
+    if not is_store(new):
+        return rows_read(n_members)
+    if format_of(os.fspath(new)) == "ensemble":
+        return rows_read(n_members) + 2 * open_ensemble(os.fspath(new)).chunk_rows
+    return rows_of_array(open_array(os.fspath(new)))
+
+
 def predict(
     model: str | os.PathLike[str],
     new: Any,
@@ -40,7 +75,7 @@ def predict(
     *,
     memory: str | int | None = None,
     overwrite: bool = False,
-    report: Callable[[str, int], None] = lambda _what, _rows: None,
+    progress: Progress = NO_PROGRESS,
 ) -> int:
     """Cluster new rows and write their labels, margins and confidences; returns their number.
 
@@ -54,26 +89,29 @@ def predict(
     output : path or URL
         .npy (labels only), .csv, .parquet or .zarr.
     memory : int or str, optional
-        Bytes this process may take in all while it writes the file, such as "2GiB".
+        Bytes this process may take in all, such as "2GiB"; default: a share of what is free. What needs more is refused
+        before a row is read.
     overwrite : bool
         Replace an output that exists.
-    report : callable (what, rows), optional
-        Told the rows of every block.
+    progress : Progress
+        Gets the rows of every block.
     """
     place = os.fspath(output)
     if is_store(place):
         check_new(place, "prediction", overwrite=overwrite)
     else:
         export.check_path(Path(place), overwrite=overwrite)
+    machine, fitted = this_machine(memory), load(model)
+    require_memory("the new rows", prediction_terms(fitted, new, machine), machine.allowed, "")
     with ExitStack() as files:
         kinds = (np.int16, np.float32, np.float32)
         held = [files.enter_context(tempfile.TemporaryFile()) for _ in kinds]
         count = 0
-        for block in load(model).predict_blocks(new):
+        for block in fitted.predict_blocks(new):
             for file, kind, values in zip(held, kinds, block, strict=True):
                 file.write(np.ascontiguousarray(values, kind).data)
             count += len(block.labels)
-            report("predicted", len(block.labels))
+            progress.advanced("predicted", count, None)
         if not count:
             raise InputError("n_samples=0: there are no new rows")
         for file in held:

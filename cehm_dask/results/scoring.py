@@ -7,7 +7,7 @@ run recorded is enough.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from cehm_dask.data.consensus_store import StoredConsensus, open_consensus
 from cehm_dask.data.files import absolute
 from cehm_dask.data.labels import Labels, as_labels
+from cehm_dask.data.shape import Shape
 from cehm_dask.data.sources import Codes, Source
 from cehm_dask.engine.budget import CODE_BYTES, make_budget
 from cehm_dask.engine.span import Span
@@ -29,6 +30,7 @@ from cehm_dask.method import kernels
 from cehm_dask.method.agreement import scores
 from cehm_dask.method.params import MAX_CLUSTERS
 from cehm_dask.method.state import EVERYTHING
+from cehm_dask.progress import NO_PROGRESS, Progress
 from cehm_dask.results.truth import Truth, as_truth, encoded
 
 STEP_ROWS = 1 << 17
@@ -60,7 +62,7 @@ def evaluate(
     column: str | None = None,
     memory: str | int | None = None,
     client: Any = None,
-    watch: Callable[[str, int, int], None] | None = None,
+    progress: Progress = NO_PROGRESS,
 ) -> dict[str, Any]:
     """Score a finished consensus.
 
@@ -77,7 +79,8 @@ def evaluate(
         Bytes a process may take in all, such as "2GiB"; default: a share of what is free.
     client : distributed.Client, optional
         Whose workers do the sweep; default: threads of this process.
-    watch : callable (stage, rows done, rows in all), optional
+    progress : Progress
+        Gets the rows done.
 
     Returns
     -------
@@ -95,7 +98,8 @@ def evaluate(
     known = as_truth(truth, found["n_samples"], column)
     labels = _side_by_side(stored, ensemble)
     machine = machine_of(Where(memory=memory, client=client))
-    terms, most_classes = _terms(labels, stored, machine)
+    chunk_rows = int(stored.array("margin").chunks[0])
+    terms, most_classes = score_terms(labels.shape, chunk_rows, stored.facts["n_clusters"], machine)
     require_memory("scores", terms, machine.allowed, ", or leave the ensemble out")
     budget = make_budget(
         # No table here is n_slots² large; the rest of the plan is that of a sweep.
@@ -107,27 +111,29 @@ def evaluate(
         threads=machine.threads,
         returned=False,
     )
-    with Engine(labels, budget, client) as engine:
-        engine.watch = watch
+    with Engine(labels, budget, client, progress) as engine:
         tally = engine.sweep("evaluate", _count, _add, absolute(stored.url), stored.seal, known, most_classes)
     return found | _scored(tally, labels, found)
 
 
-def _terms(labels: Labels, stored: StoredConsensus, machine: Machine) -> tuple[dict[str, int], int]:
-    """Bytes of a process that counts, by what they are for, and the most classes whose tables fit beside the rest."""
-    n, threads = labels.n_samples, machine.threads
-    rows = min(n, STEP_ROWS + 2 * max(labels.read_rows or 0, int(stored.array("margin").chunks[0])))
-    cells = min(n, CELLS_A_CLUSTER * stored.facts["n_clusters"])
+def score_terms(shape: Shape, chunk_rows: int, n_clusters: int, machine: Machine) -> tuple[dict[str, int], int]:
+    """Bytes of a process that counts, by what they are for, and the most classes whose tables fit beside the rest.
+
+    ``shape`` is that of the consensus and the members side by side, ``chunk_rows`` the rows of a chunk of the margins.
+    """
+    n, threads = shape.n_samples, machine.threads
+    rows = min(n, STEP_ROWS + 2 * max(shape.read_rows or 0, chunk_rows))
+    cells = min(n, CELLS_A_CLUSTER * n_clusters)
     terms = {
         "this process": machine.taken,
         "code to be loaded": CODE_BYTES,
         # as stored, as read, side by side; and what is counted of a row: margin, cluster, class, place
-        "labels and margins of blocks": threads * rows * (3 * labels.shape.row_bytes + 64),
+        "labels and margins of blocks": threads * rows * (3 * shape.row_bytes + 64),
         "classes of blocks": threads * min(n, STEP_ROWS) * CLASS_BYTES,
         "margins by cluster and class": 2 * 24 * (threads + 1) * cells,
     }
-    # A table a thread, what it is added to, and their sum; as many again while classes are put in order.
-    a_class = 8 * labels.n_slots * (4 * threads + 4)
+    # One table per thread, what it is added to, and their sum; as many again while classes are put in order.
+    a_class = 8 * shape.n_slots * (4 * threads + 4)
     most = min(MAX_CLUSTERS, n, max(2, (machine.allowed - sum(terms.values())) // a_class))
     return terms | {"tables of classes": a_class * min(most, USUAL_CLASSES)}, most
 

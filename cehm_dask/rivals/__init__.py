@@ -1,7 +1,7 @@
 """The other consensus methods, one file each, behind one signature: labels, number of clusters, seed, where.
 
-Beside CEHM, for comparison and for users whom another method serves better. ``METHODS`` names them; a method's file
-is imported when it is first called.
+For comparison, and for users whom another method serves better. May import ``job`` and all below. Start at
+``METHODS``, which names them; a method's file is imported when it is first called.
 
 >>> from cehm_dask.rivals import METHODS
 >>> METHODS["voting"]([[0, 0, 1, 1], [0, 0, 1, 1], [1, 1, 0, 2]], 2).tolist()

@@ -36,7 +36,7 @@ class Embedding:
     """What the points are made of."""
 
     table: Floats
-    """V, one row a slot."""
+    """V, one row per slot."""
     extra: Points | None = None
     """Points that take part beside those of the rows, feature by feature."""
 

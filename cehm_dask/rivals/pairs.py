@@ -22,7 +22,7 @@ class Samples:
     """Labels of all samples that have some, in this process."""
 
     edges: NDArray[np.intp]
-    """Hyperedge of each sample (or distinct row) by each member; -1 where it says nothing."""
+    """Hyperedge of each sample (or distinct row) by each member; -1 where the label is missing."""
     members: NDArray[np.intp]
     """Member of each hyperedge."""
     counts: NDArray[np.intp]
@@ -38,7 +38,7 @@ class Samples:
         return int(self.edges.shape[1])
 
     def incidence(self) -> Floats:
-        """B: one row a sample, one column a hyperedge."""
+        """B: one row per sample, one column per hyperedge."""
         table = np.zeros((len(self.edges), len(self.members)))
         row, member = np.nonzero(self.edges >= 0)
         table[row, self.edges[row, member]] = 1.0

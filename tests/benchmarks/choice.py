@@ -4,7 +4,7 @@
 [--pools FOLDER] [--data FOLDER]``
 
 Part ``kinds`` draws random sets from seeds that no constant of the rule was chosen on. Part ``real`` looks at
-scikit-learn's bundled sets, at the .npz files in ``--pools`` (``labels`` with a column a member, and ``y``), of which
+scikit-learn's bundled sets, at the .npz files in ``--pools`` (``labels`` with a column per member, and ``y``), of which
 30 members are drawn five times, and at those in ``--data`` (``X`` and ``y``).
 """
 

@@ -88,12 +88,12 @@ def memory(n: int) -> None:
     tables = 8 * labels.n_slots**2 * 10  # int32 counts a run, int64 sums, float dissimilarities
     grown = peak_above(lambda: CEHM(K, variant="released", random_state=0).fit(codes))
     print(
-        f"memory beyond the labels, {n:,} × 30: {grown / n:.1f} bytes a sample in all (bar 25 + tables of "
+        f"memory beyond the labels, {n:,} × 30: {grown / n:.1f} bytes per sample in all (bar 25 + tables of "
         f"at most {tables / n:.1f})"
     )
     wide = codes.astype(np.int32)
     grown = peak_above(lambda: CEHM(K, variant="released", random_state=0).fit(wide))
-    print(f"the same from int32 labels, which are narrowed to one byte first: {grown / n:.1f} bytes a sample")
+    print(f"the same from int32 labels, which are narrowed to one byte first: {grown / n:.1f} bytes per sample")
 
 
 def cost_in_n(small: int, large: int) -> None:
@@ -104,7 +104,7 @@ def cost_in_n(small: int, large: int) -> None:
 
     figure(1000, 1)
     ratio = min(figure(large, 1), figure(large, 1)) / min(figure(small, 4), figure(small, 4))
-    print(f"seconds a sample and sweep, n = {large:,} against {small:,}: ratio {ratio:.2f} (bar 1.10)")
+    print(f"seconds per sample and sweep, n = {large:,} against {small:,}: ratio {ratio:.2f} (bar 1.10)")
 
 
 def small_input() -> None:

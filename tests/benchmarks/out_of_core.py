@@ -100,8 +100,8 @@ def cost_in_n(folder: Path) -> None:
 
     small, middle, large = figure(SMALL, 10), figure(MIDDLE, 3), figure(LARGE, 1)
     small, middle = min(small, figure(SMALL, 10)), min(middle, figure(MIDDLE, 3))
-    print(f"seconds a sample and sweep, 10⁷ against 10⁶: {middle / small:.2f} (bar 1.25)")
-    print(f"seconds a sample and sweep, 10⁸ against 10⁷: {large / middle:.2f} (bar 1.15)")
+    print(f"seconds per sample and sweep, 10⁷ against 10⁶: {middle / small:.2f} (bar 1.25)")
+    print(f"seconds per sample and sweep, 10⁸ against 10⁷: {large / middle:.2f} (bar 1.15)")
 
 
 def _bare(url: str, share: slice, ready: Any, out: Any) -> None:

@@ -74,7 +74,7 @@ def is_lost(process):
 
 
 def many_runs():
-    """In the command: several runs of rows a thread, so that a sweep has a middle."""
+    """In the command: several spans per thread, so that a sweep has a middle."""
     from cehm_dask.engine import budget
 
     budget.DASK_SPAN_WORK = 1

@@ -23,6 +23,7 @@ from cehm_dask.errors import BusyError, StoreError
 from cehm_dask.machine import resident_bytes
 from cehm_dask.members.fit import plan_members
 from cehm_dask.members.generate import generate
+from tests.listening import Advances
 
 pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
 
@@ -244,14 +245,15 @@ def test_streamed__one_partition_of_a_dask_frame_at_a_time(P, tmp_path):
     assert len(list(blocks)) == 4 * 3 - 1
 
 
-def test_report__rows_of_both_passes(P, tmp_path):
-    done = {"checked": 0, "written": 0}
+def test_progress__rows_of_both_passes(P, tmp_path):
+    done = {}
 
-    def report(what, rows):
-        done[what] += rows
+    def advanced(what, rows, total):
+        assert rows > done.get(what, (0,))[0]
+        done[what] = rows, total
 
-    ingest.ingest(P, str(tmp_path / "e.zarr"), report=report)
-    assert done == {"checked": 60, "written": 60}
+    ingest.ingest(P, str(tmp_path / "e.zarr"), progress=Advances(advanced))
+    assert done == {"checked": (60, None), "written": (60, 60)}
 
 
 def test_names_and_source__kept(P, tmp_path):
@@ -522,6 +524,6 @@ def test_writer__a_second_one_is_refused_and_harms_nothing(maker, tmp_path):
             make(url, 2, overwrite=True)
         refusals.append(refused)
 
-    assert make(url, 1, overwrite=True, report=meddle) == whole == open_ensemble(url).fingerprint
+    assert make(url, 1, overwrite=True, progress=Advances(meddle)) == whole == open_ensemble(url).fingerprint
     assert refusals
     make(url, 2, overwrite=True)  # the lock is gone with its holder

@@ -25,6 +25,7 @@ from cehm_dask.members.fit import plan_members
 from cehm_dask.members.generate import generate
 from cehm_dask.pipeline.recipe import load
 from cehm_dask.pipeline.run import run
+from tests.listening import Advances
 from tests.pretended_s3 import BUCKET, SECRET
 
 pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
@@ -132,14 +133,14 @@ def test_lock__second_run_is_refused_while_the_first_writes(ensemble, wanted, ou
 def test_lock__second_import_is_refused_while_the_first_writes(s3, base_labels, output):
     refusals = []
 
-    def meddle(what, _rows):
+    def meddle(what, _done, _total):
         if what == "written":
             with pytest.raises(BusyError, match=r"being written by another run"):
                 ingest(base_labels[::-1], output, overwrite=True)
             refusals.append(what)
 
     ingest(base_labels[::-1], output)
-    ingest(base_labels, output, overwrite=True, report=meddle)
+    ingest(base_labels, output, overwrite=True, progress=Advances(meddle))
     np.testing.assert_array_equal(open_ensemble(output).read(0, len(base_labels)).astype(int) - 1, base_labels)
     assert refusals
     assert files.LOCK_NAME not in keys(s3, output)
@@ -249,11 +250,11 @@ def test_run__features_and_run_directory_in_the_store(s3, tmp_path, monkeypatch)
     recipe = load(PIPELINES / "s3.yaml", changes)
     first = run(recipe, date=date(2026, 11, 16))
     assert first.directory == f"s3://{BUCKET}/runs/2026-11-16"
-    assert set(first.stages.values()) == {"done"}
+    assert set(first.steps.values()) == {"done"}
     names = {key["Key"].split("/")[2] for key in s3.list_objects_v2(Bucket=BUCKET, Prefix="runs/")["Contents"]}
     made = {"recipe.yaml", "ensemble.zarr", "consensus.zarr", "scores.json", "report.html", "run.json", "run.log"}
     assert names == made | {"labels.parquet"}
-    assert set(run(recipe, date=date(2026, 11, 16)).stages.values()) == {"skipped"}
+    assert set(run(recipe, date=date(2026, 11, 16)).steps.values()) == {"skipped"}
     here = [*changes, "features.path=features.npy", "output=here"]
     np.save("features.npy", features)
     run(load(PIPELINES / "s3.yaml", here))
@@ -266,7 +267,7 @@ def test_run__features_and_run_directory_in_the_store(s3, tmp_path, monkeypatch)
     assert "nothing to do" in log
     assert SECRET not in log
     again = run(load(PIPELINES / "s3.yaml", [*changes, "consensus.restarts=2"]), date=date(2026, 11, 16))
-    assert (again.stages["ensemble"], again.stages["consensus"]) == ("skipped", "done")
+    assert (again.steps["ensemble"], again.steps["consensus"]) == ("skipped", "done")
 
 
 def test_verify__names_what_changed(s3, base_labels, output):

@@ -11,6 +11,7 @@ from cehm_dask.data import synth
 from cehm_dask.data.ensemble_store import open_ensemble
 from cehm_dask.data.synth import Synth
 from cehm_dask.errors import StoreError
+from tests.listening import Advances
 
 
 @pytest.fixture
@@ -176,11 +177,14 @@ def test_written__equals_the_arrays(tmp_path, monkeypatch, threads, missing):
     monkeypatch.setattr(synth, "BLOCK_ROWS", 900)
     made = Synth(5000, 3, missing=missing, k_max=300)
     reported = []
-    fingerprint = made.write(str(tmp_path / "e.zarr"), threads=threads, report=reported.append)
+    fingerprint = made.write(
+        str(tmp_path / "e.zarr"), threads=threads, progress=Advances(lambda _what, done, _total: reported.append(done))
+    )
     ensemble = open_ensemble(str(tmp_path / "e.zarr"))
     codes, truth = made.rows(0, 5000)
     assert len(reported) > 3
-    assert sum(reported) == 5000
+    assert reported == sorted(reported)
+    assert reported[-1] == 5000
     np.testing.assert_array_equal(ensemble.read(0, 5000), codes)
     np.testing.assert_array_equal(ensemble.truth, truth)
     assert ensemble.widths == tuple(width + 1 for width in made.widths)

@@ -278,8 +278,8 @@ FILES = ["scores.json", "labels.csv", "report.html", "recipe.yaml"]
 
 
 def became():
-    """The stages that a further run does again."""
-    return {name for name, what in run(parse(RECIPE)).stages.items() if what == "done"}
+    """The steps that a further run does again."""
+    return {name for name, what in run(parse(RECIPE)).steps.items() if what == "done"}
 
 
 def test_run__verified_in_one_line(folder):
@@ -297,12 +297,12 @@ def test_run__changed_file_is_named(folder, name):
     assert f"out/{name} is not what was written" in said("out", 2)
 
 
-STAGE_OF = {"scores.json": "evaluate", "labels.csv": "export", "report.html": "report"}
+STEP_OF = {"scores.json": "evaluate", "labels.csv": "export", "report.html": "report"}
 
 
-@pytest.mark.parametrize("name", STAGE_OF)
+@pytest.mark.parametrize("name", STEP_OF)
 @pytest.mark.parametrize("change", ["flipped", "flipped at the same time", "cut short", "emptied"])
-def test_run__stage_whose_file_changed_is_done_again(folder, name, change):
+def test_run__step_whose_file_changed_is_done_again(folder, name, change):
     path = Path("out", name)
     times, content = path.stat(), path.read_bytes()
     if change.startswith("flipped"):
@@ -311,15 +311,15 @@ def test_run__stage_whose_file_changed_is_done_again(folder, name, change):
         path.write_bytes(content[: len(content) // 2 if change == "cut short" else 0])
     if change == "flipped at the same time":
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert became() == {STAGE_OF[name]}
+    assert became() == {STEP_OF[name]}
     log = Path("out/run.log").read_text()
-    assert f"{STAGE_OF[name]}: recomputed, because {folder}/out/{name}" in log
+    assert f"{STEP_OF[name]}: recomputed, because {folder}/out/{name}" in log
     assert name == "report.html" or path.read_bytes() == content
     assert became() == set()
 
 
 @pytest.mark.parametrize(
-    ("path", "stage"),
+    ("path", "step"),
     [
         ("ensemble.zarr/labels/c/0/0", "ensemble"),
         ("ensemble.zarr/sizes/c/0", "ensemble"),
@@ -330,12 +330,12 @@ def test_run__stage_whose_file_changed_is_done_again(folder, name, change):
     ],
 )
 @pytest.mark.parametrize("change", ["flipped", "missing"])
-def test_run__stage_whose_store_changed_is_done_again(folder, path, stage, change):
+def test_run__step_whose_store_changed_is_done_again(folder, path, step, change):
     wanted = open_consensus("out/consensus.zarr").array("labels")[:]
     flip(Path("out", path)) if change == "flipped" else Path("out", path).unlink()
     assert said("out", 2)
-    assert stage in became()
-    assert f"{stage}: recomputed, because " in Path("out/run.log").read_text()
+    assert step in became()
+    assert f"{step}: recomputed, because " in Path("out/run.log").read_text()
     np.testing.assert_array_equal(open_consensus("out/consensus.zarr").array("labels")[:], wanted)
     assert became() == set()
     said("out", 0)
@@ -392,10 +392,10 @@ def test_run__of_an_earlier_version_is_taken_up(folder):
     path = Path("out/run.json")
     state = json.loads(path.read_text())
     del state["digest"], state["recipe"]
-    for note in state["stages"].values():
+    for note in state["steps"].values():
         del note["outputs"]
     path.write_text(json.dumps(state))
     assert "no digests recorded" in said("out", 0)
     assert became() == set()
     said("out", 0)
-    assert "consensus.zarr" in json.loads(path.read_text())["stages"]["consensus"]["outputs"]
+    assert "consensus.zarr" in json.loads(path.read_text())["steps"]["consensus"]["outputs"]

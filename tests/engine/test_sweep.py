@@ -24,6 +24,7 @@ from cehm_dask.method.params import Params
 from cehm_dask.method.problem import Problem
 from cehm_dask.method.rounds import advance
 from cehm_dask.method.start import start
+from cehm_dask.progress import Progress
 from tests.conftest import worker_processes
 from tests.method.test_consensus import an_engine, assert_same_result, hyperedges_in, solve
 
@@ -43,20 +44,22 @@ class Stragglers(Threads):
         super().__init__(2)
         self.earlier, self.rng, self.met = [], random.Random(0), 0
 
-    def sweep(self, _name, work, combine, runs, args, done):
-        def with_stragglers(run, *args):
-            others = [(work, run, args), *self.rng.sample(self.earlier, min(1, len(self.earlier)))]
+    def sweep(self, asked):
+        work, args = asked.work, asked.args
+
+        def with_stragglers(span):
+            others = [(work, span, args), *self.rng.sample(self.earlier, min(1, len(self.earlier)))]
             threads = [threading.Thread(target=_on_worker, args=(w, r, None, a)) for w, r, a in others]
             for thread in threads:
                 thread.start()
             try:
-                return _on_worker(work, run, None, args)
+                return _on_worker(work, span, None, args)
             finally:
                 for thread in threads:
                     thread.join()
 
-        self.earlier += [(work, run, args) for run in runs]
-        return fold(combine, (with_stragglers(run, *args) for run in runs))
+        self.earlier += [(work, span, args) for span in asked.spans]
+        return fold(asked.combine, map(with_stragglers, asked.spans))
 
 
 @pytest.mark.parametrize("foretold", [False, True])
@@ -94,17 +97,14 @@ def test_resident__a_straggler_after_the_end_leaves_nothing_behind(hard_ensemble
 # --- losses in the middle of a sweep -----------------------------------------------------------------------------
 
 
-class Disturbed:
+class Disturbed(Progress):
     """Does something to the cluster in the middle of some sweeps, when a part of their rows is done."""
 
     def __init__(self, disturb, sweeps):
         self.disturb, self.sweeps = disturb, sweeps
         self.sweep, self.done, self.times = 0, 0, 0
 
-    def __call__(self, event):
-        pass
-
-    def rows(self, _stage, done, total):
+    def advanced(self, _stage, done, total):
         self.sweep += done < self.done  # a new one has begun
         self.done = done
         if self.sweep in self.sweeps and 0 < done < total:
@@ -122,7 +122,7 @@ def stored(hard_ensemble, tmp_path_factory):
 
 @pytest.fixture
 def many_runs(monkeypatch):
-    """Several runs a thread, so that a sweep has a middle."""
+    """Several spans per thread, so that a sweep has a middle."""
     monkeypatch.setattr(budget, "DASK_SPAN_WORK", 1)
 
 

@@ -20,6 +20,7 @@ from cehm_dask.errors import BudgetError, ReplacedError, StoreError
 from cehm_dask.members import fit as members
 from cehm_dask.members.fit import Labeller, Linear, MemberPlan, fit_member, k_range, plan_members
 from cehm_dask.members.generate import generate, label_all, lloyd, make_labeller, plan_appended
+from tests.listening import Advances
 
 ONE, THREE = Threads(1), Threads(3)
 
@@ -148,12 +149,12 @@ def test_generate__other_settings_do_not_resume(blobs, tmp_path, monkeypatch):
     points, _ = blobs
     url = str(tmp_path / "e.zarr")
 
-    def interrupt(what, _rows):
+    def interrupt(what, _done, _total):
         if what == "labelled":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        generate(as_features(points), url, plan_members(5, 3, 9, 0), 0, report=interrupt)
+        generate(as_features(points), url, plan_members(5, 3, 9, 0), 0, progress=Advances(interrupt))
     with pytest.raises(OSError, match="exists"):
         generate(as_features(points), url, plan_members(5, 3, 9, 1), 1)
     generate(as_features(points), url, plan_members(5, 3, 9, 1), 1, overwrite=True)
@@ -162,12 +163,12 @@ def test_generate__other_settings_do_not_resume(blobs, tmp_path, monkeypatch):
 def cut_off(features, url, plans, **options):
     """A generation that is interrupted when some shards are written."""
 
-    def interrupt(what, _rows):
+    def interrupt(what, _done, _total):
         if what == "labelled":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        generate(features, url, plans, 0, threads=1, report=interrupt, **options)
+        generate(features, url, plans, 0, threads=1, progress=Advances(interrupt), **options)
     with pytest.raises(StoreError, match="half-written"):
         open_ensemble(url)
 
@@ -259,12 +260,12 @@ def test_generate__features_that_change_meanwhile(blobs, tmp_path):
     path, url = tmp_path / "x.npy", str(tmp_path / "e.zarr")
     np.save(path, blobs[0])
 
-    def meddle(what, _rows):
+    def meddle(what, _done, _total):
         if what == "labelled":
             np.save(path, blobs[0] + 1)
 
     with pytest.raises(ReplacedError, match=r"x\.npy changed while members were made of them"):
-        generate(as_features(path), url, plan_members(5, 3, 9, 0), 0, threads=1, report=meddle)
+        generate(as_features(path), url, plan_members(5, 3, 9, 0), 0, threads=1, progress=Advances(meddle))
     with pytest.raises(StoreError, match="half-written"):
         open_ensemble(url)
 

@@ -35,7 +35,7 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 KNOBS = [(belonging, schedule) for belonging in ("share", "count") for schedule in ("fixed", "renewed")]
 KNOBS += [("cosine", "fixed")]
 CHAINS = ("released", "printed", "cosine")
-"""Variants that run one problem a restart, through diffusion."""
+"""Variants that run one problem per restart, through diffusion."""
 every_knob = pytest.mark.parametrize(("belonging", "schedule"), KNOBS)
 
 

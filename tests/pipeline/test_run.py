@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import logging
 import os
 import re
 import shutil
@@ -27,12 +28,13 @@ from cehm_dask.data.locks import Lock
 from cehm_dask.data.seals import with_seal
 from cehm_dask.data.synth import Synth
 from cehm_dask.engine.budget import make_budget
-from cehm_dask.machine import cores
+from cehm_dask.errors import StoreError
+from cehm_dask.machine import cores, format_bytes
 from cehm_dask.pipeline import run as pipeline_run
 from cehm_dask.pipeline.directory import Directory
-from cehm_dask.pipeline.estimate import outlook
+from cehm_dask.pipeline.estimate import estimate
 from cehm_dask.pipeline.recipe import load, parse
-from cehm_dask.pipeline.run import STAGES, run
+from cehm_dask.pipeline.run import STEPS, run
 from cehm_dask.report.picture import FIRST_ROWS
 from cehm_dask.results import export
 from tests.conftest import cehm
@@ -82,8 +84,8 @@ def folder(made, tmp_path, monkeypatch):
 
 
 def again(*overrides, **options):
-    """What became of the stages."""
-    return run(parse(Path("recipe.yaml").read_text(), overrides), **options).stages
+    """What became of the steps."""
+    return run(parse(Path("recipe.yaml").read_text(), overrides), **options).steps
 
 
 def labels_in(directory):
@@ -91,7 +93,7 @@ def labels_in(directory):
 
 
 def stamps(directory):
-    """Times of change of all that stages made."""
+    """Times of change of all that steps made."""
     kept = ("run.log", "run.json", "recipe.yaml", "writer.lock")
     return {p: p.stat().st_mtime_ns for p in Path(directory).rglob("*") if p.is_file() and p.name not in kept}
 
@@ -112,11 +114,11 @@ def test_run__makes_all_that_it_promises(folder):
         "run.log",
     } <= names
     state = json.loads(Path("out/run.json").read_text())
-    assert all(stage["state"] == "done" for stage in state["stages"].values())
+    assert all(step["state"] == "done" for step in state["steps"].values())
     assert parse(Path("out/recipe.yaml").read_text()).model_dump() == parse(RECIPE).model_dump()
     log = Path("out/run.log").read_text()
-    for stage in STAGES:
-        assert f"{stage}: " in log
+    for step in STEPS:
+        assert f"{step}: " in log
 
 
 def test_run__same_labels_as_the_two_commands(folder):
@@ -174,12 +176,12 @@ def test_run__k_auto(folder):
 
 def test_run__a_cluster_gives_the_same_labels(folder, two_processes):
     address = two_processes.scheduler.address
-    stages = again(f"features={{path: {folder}/iris.csv, id: flower}}", "output=new", cluster=address)
-    assert stages["consensus"] == stages["evaluate"] == "done"
+    steps = again(f"features={{path: {folder}/iris.csv, id: flower}}", "output=new", cluster=address)
+    assert steps["consensus"] == steps["evaluate"] == "done"
     np.testing.assert_array_equal(labels_in("new"), labels_in("out"))
 
 
-def test_run__until_a_stage_and_then_the_rest(folder):
+def test_run__until_a_step_and_then_the_rest(folder):
     assert again("output=new", until="ensemble") == {"ensemble": "done"}
     assert not Path("new/consensus.zarr").exists()
     assert again("output=new")["ensemble"] == "skipped"
@@ -202,9 +204,9 @@ def test_again__does_nothing_and_says_so(folder):
 
 def test_again__settings_of_the_consensus_leave_the_ensemble_alone(folder):
     before = {path: time for path, time in stamps("out").items() if "ensemble.zarr" in path.parts}
-    stages = again("consensus.restarts=1")
-    assert stages["ensemble"] == "skipped"
-    assert stages["consensus"] == stages["export"] == stages["report"] == "done"
+    steps = again("consensus.restarts=1")
+    assert steps["ensemble"] == "skipped"
+    assert steps["consensus"] == steps["export"] == steps["report"] == "done"
     assert {path: time for path, time in stamps("out").items() if "ensemble.zarr" in path.parts} == before
     assert open_consensus("out/consensus.zarr").facts["identity"]["restarts"] == 1
     assert "consensus: settings or data have changed, so it is recomputed" in Path("out/run.log").read_text()
@@ -212,22 +214,22 @@ def test_again__settings_of_the_consensus_leave_the_ensemble_alone(folder):
 
 @pytest.mark.parametrize("change", ["ensemble.seed=1", "scale=standard", "ensemble.members=9", "ensemble.k_max=11"])
 def test_again__settings_of_the_ensemble_redo_everything(folder, change):
-    stages = again(change)
-    assert stages["ensemble"] == stages["consensus"] == stages["report"] == "done"
+    steps = again(change)
+    assert steps["ensemble"] == steps["consensus"] == steps["report"] == "done"
     assert again(change)["ensemble"] == "skipped"
 
 
 def test_again__changed_data_redo_everything(folder):
     frame = pd.read_csv("iris.csv", dtype={"flower": str})
     frame.iloc[:140].to_csv("iris.csv", index=False)
-    stages = again()
-    assert stages["ensemble"] == stages["consensus"] == stages["export"] == "done"
+    steps = again()
+    assert steps["ensemble"] == steps["consensus"] == steps["export"] == "done"
     assert len(pd.read_csv("out/labels.csv")) == 140
 
 
 def test_again__another_form_of_the_table_replaces_the_first(folder):
-    stages = again("export=parquet")
-    assert (stages["consensus"], stages["export"]) == ("skipped", "done")
+    steps = again("export=parquet")
+    assert (steps["consensus"], steps["export"]) == ("skipped", "done")
     assert Path("out/labels.parquet").exists()
     assert not Path("out/labels.csv").exists()
     assert again("export=null")["export"] == "none"
@@ -239,8 +241,8 @@ def test_again__what_is_gone_is_made_anew_and_no_more(folder, gone):
     labels = labels_in("out")
     path = Path("out") / gone
     shutil.rmtree(path) if path.is_dir() else path.unlink()
-    stages = again()
-    assert [name for name, became in stages.items() if became == "done"] == [
+    steps = again()
+    assert [name for name, became in steps.items() if became == "done"] == [
         {"labels.csv": "export", "report.html": "report", "scores.json": "evaluate"}.get(
             gone, gone.removesuffix(".zarr")
         )
@@ -249,15 +251,15 @@ def test_again__what_is_gone_is_made_anew_and_no_more(folder, gone):
 
 
 def test_again__overwrite_does_everything_anew(folder):
-    stages = again(overwrite=True)
-    assert {stages[name] for name in ("ensemble", "consensus", "export", "report")} == {"done"}
+    steps = again(overwrite=True)
+    assert {steps[name] for name in ("ensemble", "consensus", "export", "report")} == {"done"}
 
 
 def test_again__note_lost_after_the_last_byte(folder):
     # As if the process had died between writing the store and noting it.
     state = json.loads(Path("out/run.json").read_text())
-    state["stages"]["consensus"] |= {"state": "running"}
-    del state["stages"]["consensus"]["outputs"]
+    state["steps"]["consensus"] |= {"state": "running"}
+    del state["steps"]["consensus"]["outputs"]
     Path("out/run.json").write_text(json.dumps(with_seal(state)))
     before = stamps("out")
     assert again()["consensus"] == "skipped"
@@ -277,7 +279,7 @@ def test_again__old_result_of_other_settings_is_never_taken_for_the_new(folder, 
         patch.setattr(Directory, "write", Directory.write)  # put back afterwards
         with pytest.raises(PowerCut):
             again("consensus.k=4")
-    assert json.loads(Path("out/run.json").read_text())["stages"]["consensus"]["state"] == "running"
+    assert json.loads(Path("out/run.json").read_text())["steps"]["consensus"]["state"] == "running"
     monkeypatch.undo()
     monkeypatch.chdir(folder)
     assert again("consensus.k=4")["consensus"] == "done"
@@ -320,7 +322,7 @@ def test_refused__column_that_is_not_there(folder):
     _, err = cehm("run", "recipe.yaml", "--set", "features.id=nome", "--set", "output=new", "--quiet", code=2)
     assert "iris.csv: no column 'nome'; there are flower" in err
     state = json.loads(Path("new/run.json").read_text())
-    assert state["stages"]["ensemble"]["state"] == "failed"
+    assert state["steps"]["ensemble"]["state"] == "failed"
 
 
 # --- dates and environment ---------------------------------------------------------------------------------------
@@ -330,9 +332,9 @@ def test_date__one_directory_a_day_and_a_day_done_is_left_alone(folder):
     args = ("run", "recipe.yaml", "--set", "output=runs/{date}", "--json", "--quiet", "--date")
     first = json.loads(cehm(*args, "2026-11-15")[0])
     assert first["run"].endswith("runs/2026-11-15")
-    assert first["stages"]["consensus"] == "done"
-    assert json.loads(cehm(*args, "2026-11-15")[0])["stages"]["consensus"] == "skipped"
-    assert json.loads(cehm(*args, "2026-11-16")[0])["stages"]["consensus"] == "done"
+    assert first["steps"]["consensus"] == "done"
+    assert json.loads(cehm(*args, "2026-11-15")[0])["steps"]["consensus"] == "skipped"
+    assert json.loads(cehm(*args, "2026-11-16")[0])["steps"]["consensus"] == "done"
     assert sorted(path.name for path in Path("runs").iterdir()) == ["2026-11-15", "2026-11-16"]
     _, err = cehm(*args, "yesterday", code=2)
     assert "yesterday" in err
@@ -364,7 +366,7 @@ def test_json__one_line_that_says_it_all(folder):
     out, _ = cehm("run", "recipe.yaml", "--json")
     assert out.count("\n") == 1
     said = json.loads(out)
-    names = "run labels report k agreement margin stability scores sweeps seconds stages"
+    names = "run labels report k agreement margin stability scores sweeps seconds steps"
     assert set(said) == set(names.split())
     assert said["run"] == str(folder / "out")
     assert Path(said["labels"]) == folder / "out/labels.csv"
@@ -387,8 +389,15 @@ def test_recipe__example_check_schema(folder):
     assert "did you mean 'k'?" in err
 
 
-def test_until__knows_the_stages():
-    assert cli.run.STAGES == STAGES
+def test_run_directory__of_an_earlier_format_is_refused_as_such(folder):
+    Path("old").mkdir()
+    Path("old/run.json").write_text('{"format": "cehm run", "version": 1, "stages": {}}')
+    with pytest.raises(StoreError, match=r"run\.json holds \('cehm run', 1\), expected .*choose another output"):
+        again("output=old")
+
+
+def test_until__knows_the_steps():
+    assert cli.run.STEPS == STEPS
 
 
 # --- the pipelines folder ----------------------------------------------------------------------------------------
@@ -424,11 +433,11 @@ SMALLER = {
 @pytest.mark.parametrize("name", SMALLER)
 def test_pipelines__run_at_reduced_size(inputs, name):
     result = run(load(PIPELINES / f"{name}.yaml", SMALLER[name]))
-    assert result.stages["consensus"] == result.stages["report"] == "done"
+    assert result.steps["consensus"] == result.steps["report"] == "done"
     assert Path(result.report).is_file()
     if name in ("labels", "daily"):
         assert pd.read_parquet(result.labels)["customer"].tolist() == [f"c{n}" for n in range(600)]
-    assert set(run(load(PIPELINES / f"{name}.yaml", SMALLER[name])).stages.values()) <= {"skipped", "none"}
+    assert set(run(load(PIPELINES / f"{name}.yaml", SMALLER[name])).steps.values()) <= {"skipped", "none"}
 
 
 def test_pipelines__all_are_run_by_a_test():
@@ -450,14 +459,15 @@ def test_plan__says_what_will_be_done_and_writes_nothing(folder, source):
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     out, _ = cehm("plan", "recipe.yaml", "--set", "output=new")
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
-    for stage in ("ensemble", "consensus", "evaluate", "report"):
-        assert re.search(rf"^{stage} ", out, re.MULTILINE)
+    for step in ("ensemble", "consensus", "evaluate", "report"):
+        assert re.search(rf"^{step} ", out, re.MULTILINE)
     assert re.search(r"memory of consensus: .* allowed: this process .* intersections ", out)
+    assert re.search(r"memory of report: .* allowed: this process .* code to be loaded ", out)
     assert re.search(r"^about \d+ s in all", out, re.MULTILINE)
 
 
 def test_plan__memory_and_sweeps_are_those_of_the_run(folder):
-    expected = next(one for one in outlook(parse(RECIPE)).stages if one.stage == "consensus")
+    expected = next(one for one in estimate(parse(RECIPE)).steps if one.step == "consensus")
     facts = open_consensus("out/consensus.zarr").facts
     ensemble = open_ensemble("out/ensemble.zarr")
     assert expected.read == ensemble.n_samples * len(ensemble.widths)
@@ -471,7 +481,7 @@ def test_plan__memory_and_sweeps_are_those_of_the_run(folder):
 def test_plan__starts_multiply_problems_only_where_no_candidates_compete(folder):
     def expected(*settings):
         recipe = parse(RECIPE, settings)
-        return next(one for one in outlook(recipe).stages if one.stage == "consensus")
+        return next(one for one in estimate(recipe).steps if one.step == "consensus")
 
     auto, released = expected(), expected("consensus.variant=released")
     assert "candidates compete on 150 of them, then one runs over all" in auto.what
@@ -480,6 +490,21 @@ def test_plan__starts_multiply_problems_only_where_no_candidates_compete(folder)
     assert auto.sweeps < released.sweeps  # no diffusion
     several = expected("consensus.k=2..4")
     assert "then 3 problems side by side" in several.what
+
+
+def test_plan__memory_of_scores_table_and_page_is_that_of_the_run(folder, caplog):
+    def told(terms):
+        return ", ".join(f"{name} {format_bytes(size)}" for name, size in list(terms.items())[1:] if size)
+
+    planned = {one.step: told(one.memory) for one in estimate(parse(RECIPE)).steps}
+    caplog.set_level(logging.INFO, "cehm_dask.machine")
+    caplog.clear()
+    again(overwrite=True)
+    found = (re.match(r"memory of (.*): .* allowed: this process [^,]*, (.*)", one) for one in caplog.messages)
+    ran = dict(one.groups() for one in found if one)
+    assert ran["scores"] == planned["evaluate"]
+    assert ran["labels.csv"] == planned["export"]
+    assert planned["report"] in (ran["the report"], ran["the picture of the features"])
 
 
 def test_plan__refuses_what_does_not_fit(folder):
@@ -501,7 +526,7 @@ def test_plan__of_a_cluster_is_about_its_workers(folder):
     size = {"allowed": 1 << 30, "taken": WORKER_BYTES, "workers": 3, "threads": 1, "returned": False}
     wanted = make_budget(shape, [3], **size)
     recipe = parse(RECIPE).model_copy(update={"cluster": "two.yaml"})
-    assert next(one for one in outlook(recipe).stages if one.stage == "consensus").memory == wanted.terms
+    assert next(one for one in estimate(recipe).steps if one.step == "consensus").memory == wanted.terms
     assert "of 9.00 GiB allowed" in plan("--set", "memory=9GiB")[0]
     Path("two.yaml").write_text("kind: processes\nworkers: 3\nmemory: 350MiB\n")
     assert re.search(r"memory=210.00 MiB allowed < .* projected", plan(code=3)[1])
@@ -566,7 +591,7 @@ def test_process__done_is_0_and_logs_lines_of_json(folder):
     np.testing.assert_array_equal(labels_in("new"), labels_in("out"))
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert all({"time", "level", "logger", "message"} <= set(line) for line in lines)
-    assert next(line["stage"] for line in lines if "done in" in line["message"]) == "ensemble"
+    assert next(line["step"] for line in lines if "done in" in line["message"]) == "ensemble"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -609,7 +634,7 @@ def test_process__terminated_is_4_and_goes_on_to_the_same_labels(folder):  # Ctr
         _, err = process.communicate(timeout=120)
     assert process.returncode == 4
     assert err.splitlines()[-1] == "interrupted; the same command resumes from here"
-    assert json.loads(Path("large/run.json").read_text())["stages"]["consensus"]["state"] == "interrupted"
+    assert json.loads(Path("large/run.json").read_text())["steps"]["consensus"]["state"] == "interrupted"
     _, err = cehm("run", "large.yaml")
     assert "round 1," not in err
     assert "consensus: resumes where it stopped (interrupted)" in Path("large/run.log").read_text()
@@ -622,7 +647,7 @@ def test_process__no_cluster_is_5(folder):
     done = started("run", "recipe.yaml", "--set", "consensus.seed=9", "--cluster", "away.yaml", "--quiet")
     assert done.returncode == 5, done.stderr
     assert "tcp://127.0.0.1:9" in done.stderr
-    assert json.loads(Path("out/run.json").read_text())["stages"]["consensus"]["state"] == "failed"
+    assert json.loads(Path("out/run.json").read_text())["steps"]["consensus"]["state"] == "failed"
 
 
 def test_features__are_read_three_times(tmp_path, monkeypatch):

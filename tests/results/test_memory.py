@@ -8,12 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cehm_dask import CEHM
+from cehm_dask import CEHM, ClusterEnsemble
 from cehm_dask.data.consensus_store import open_consensus
+from cehm_dask.data.ensemble_store import open_ensemble
 from cehm_dask.data.synth import Synth
 from cehm_dask.errors import BudgetError
 from cehm_dask.report import write_report
 from cehm_dask.results import export
+from cehm_dask.results.prediction import predict
 from cehm_dask.results.scoring import evaluate
 
 N = 400_000
@@ -35,6 +37,8 @@ def folder(tmp_path_factory):
     for start in range(0, N, 1 << 16):
         part = features[start : start + (1 << 16)]
         part[:] = rng.normal(size=part.shape)
+    np.save(folder / "labels.npy", open_ensemble(str(folder / "ensemble.zarr")).read(0, N).astype(np.int64) - 1)
+    ClusterEnsemble(5, members=10, random_state=0).fit(features[:2000]).save(folder / "model.zarr")
     return folder
 
 
@@ -45,6 +49,7 @@ from cehm_dask.data.consensus_store import open_consensus
 from cehm_dask.machine import forget_peak, peak_bytes, resident_bytes
 from cehm_dask.report import write_report
 from cehm_dask.results import export
+from cehm_dask.results.prediction import predict
 from cehm_dask.results.scoring import evaluate
 
 found = []
@@ -62,6 +67,8 @@ print(json.dumps([peak_bytes(), max(projected for projected, _ in found), found[
 """
 
 STEPS = {
+    "predict": """predict("consensus.zarr", "labels.npy", "out.parquet", memory=memory)""",
+    "predict from features": """predict("model.zarr", "features.npy", "out.npy", memory=memory)""",
     "scores": """evaluate("consensus.zarr", "table.parquet", column="class", ensemble="ensemble.zarr", memory=memory)
     """.strip(),
     "report": """write_report("consensus.zarr", "page.html", ensemble="ensemble.zarr", features="features.npy",
@@ -92,6 +99,8 @@ def test_memory__refused_with_both_numbers(folder, tmp_path):
     consensus = str(folder / "consensus.zarr")
     with pytest.raises(BudgetError, match=REFUSED.format("scores")):
         evaluate(consensus, np.zeros(N, int), memory="100MiB")
+    with pytest.raises(BudgetError, match=REFUSED.format("the new rows")):
+        predict(consensus, folder / "labels.npy", tmp_path / "out.csv", memory="100MiB")
     with pytest.raises(BudgetError, match=REFUSED.format("the report")):
         write_report(consensus, tmp_path / "page.html", memory="100MiB")
     stored = open_consensus(consensus)

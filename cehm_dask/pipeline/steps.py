@@ -1,7 +1,7 @@
-"""The stages of a run, whatever they do: each is done, skipped, resumed or recomputed, and noted in the run directory.
+"""The steps of a run, whatever they do: each is done, skipped, resumed or recomputed, and noted in the run directory.
 
-Below the run, which says what each stage makes. A stage has a fingerprint of all that its result depends on; run.json
-has the fingerprint, the state, the seconds and the outputs of every stage.
+Below the run, which says what each step makes. A step has a fingerprint of all that its result depends on; run.json
+has the fingerprint, the state, the seconds and the outputs of every step.
 """
 
 import hashlib
@@ -17,18 +17,18 @@ from cehm_dask.data.files import exists, remove
 from cehm_dask.errors import StoreError
 from cehm_dask.pipeline.directory import Directory
 from cehm_dask.pipeline.outputs import OUTPUTS, fault_of, is_fresh, record_of
-from cehm_dask.pipeline.result import Watch
+from cehm_dask.pipeline.result import RunProgress
 
 log = logging.getLogger("cehm_dask.pipeline.run")
-"""The run's own: in run.log, its lines and those of its stages have one name."""
+"""The run's own: in run.log, its lines and those of its steps have one name."""
 
 
-class Stages:
-    """Does the stages of one run that are not done, and notes what became of each."""
+class Steps:
+    """Does the steps of one run that are not done, and notes what became of each."""
 
-    def __init__(self, directory: Directory, watch: Watch) -> None:
-        self.directory, self.watch = directory, watch
-        self.state: dict[str, Any] = {"stages": {}}
+    def __init__(self, directory: Directory, progress: RunProgress) -> None:
+        self.directory, self.progress = directory, progress
+        self.state: dict[str, Any] = {"steps": {}}
         self.became: dict[str, str] = {}
 
     def _path(self, name: str) -> str:
@@ -36,17 +36,17 @@ class Stages:
 
     def _do(
         self,
-        stage: str,
+        step: str,
         settings: Any,
         output: str,
         make: Callable[[bool], Any],
         what: str,
     ) -> None:
-        """Do a stage unless it is done.
+        """Do a step unless it is done.
 
         Parameters
         ----------
-        stage : str
+        step : str
         settings : plain values
             All that the result depends on.
         output : str
@@ -57,63 +57,63 @@ class Stages:
             For people.
         """
         wanted = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16).hexdigest()
-        before = self.state["stages"].get(stage, {})
+        before = self.state["steps"].get(step, {})
         same = before.get("fingerprint") == wanted
         fault = self._fault(before, output) if same else None
         if same and fault is None:
             if before["state"] != "done" or not is_fresh(self._path(output), before.get(OUTPUTS, {}).get(output)):
                 # Cut off between the last byte and the note of it, noted by an earlier version, or moved since.
-                self._note(stage, wanted, "done", before.get("seconds", 0.0), output)
-            self.became[stage] = "skipped"
-            self._log(stage, "done before, with the same settings and data")
-            self.watch.left_out(stage, "done before")
+                self._note(step, wanted, "done", before.get("seconds", 0.0), output)
+            self.became[step] = "skipped"
+            self._log(step, "done before, with the same settings and data")
+            self.progress.left_out(step, "done before")
             return
         if before and not same:
             self._log(
-                stage,
+                step,
                 "settings or data have changed, so it is recomputed; what was there is removed, "
                 "because the run directory is this recipe's",
             )
-            self._clear(stage)
+            self._clear(step)
         elif same and before["state"] == "done":
-            self._log(stage, f"recomputed, because {fault}")
-            self._clear(stage)
+            self._log(step, f"recomputed, because {fault}")
+            self._clear(step)
             before, same = {}, False
         elif same:
-            self._log(stage, f"resumes where it stopped ({before['state']})")
-            if not output.endswith(".zarr"):  # only stores can be gone on with
+            self._log(step, f"resumes where it stopped ({before['state']})")
+            if not output.endswith(".zarr"):  # only stores can be resumed
                 remove(self._path(output))
-        self._log(stage, f"begins, {what}")
-        self.watch.begins(stage, what)
+        self._log(step, f"begins, {what}")
+        self.progress.begins(step, what)
         began = perf_counter()
         spent = before.get("seconds", 0.0) if same else 0.0
-        self._note(stage, wanted, "running", spent)
+        self._note(step, wanted, "running", spent)
         try:
             make(same)
         except BaseException as error:
             state = "interrupted" if isinstance(error, KeyboardInterrupt | SystemExit) else "failed"
-            self._log(stage, f"{state} ({error or type(error).__name__})")
-            with suppress(OSError):  # where the disk is full, the stage stays "running" and is resumed all the same
-                self._note(stage, wanted, state, spent + perf_counter() - began)
+            self._log(step, f"{state} ({error or type(error).__name__})")
+            with suppress(OSError):  # where the disk is full, the step stays "running" and is resumed all the same
+                self._note(step, wanted, state, spent + perf_counter() - began)
             raise
         seconds = perf_counter() - began
-        self._note(stage, wanted, "done", spent + seconds, output)
-        self.became[stage] = "done"
-        self._log(stage, f"done in {seconds:.2f} s")
-        self.watch.ended(stage, seconds)
+        self._note(step, wanted, "done", spent + seconds, output)
+        self.became[step] = "done"
+        self._log(step, f"done in {seconds:.2f} s")
+        self.progress.ended(step, seconds)
 
-    def _log(self, stage: str, text: str) -> None:
-        log.info("%s: %s", stage, text, extra={"stage": stage})
+    def _log(self, step: str, text: str) -> None:
+        log.info("%s: %s", step, text, extra={"step": step})
 
-    def _note(self, stage: str, wanted: str | None, state: str, seconds: float, output: str | None = None) -> None:
+    def _note(self, step: str, wanted: str | None, state: str, seconds: float, output: str | None = None) -> None:
         note: dict[str, Any] = {"fingerprint": wanted, "state": state, "seconds": round(seconds, 3)}
         if output is not None:
             note[OUTPUTS] = {output: record_of(self._path(output))}
-        self.state["stages"][stage] = note
+        self.state["steps"][step] = note
         self.directory.write(self.state)
 
     def _fault(self, before: dict[str, Any], output: str) -> str | None:
-        """Why a stage must be done, or gone on with, although its settings are the same; None: its output is there."""
+        """Why a step must be done or resumed although its settings are the same; None: its output is there."""
         url = self._path(output)
         if OUTPUTS in before:
             record = before[OUTPUTS].get(output)
@@ -123,11 +123,11 @@ class Stages:
         # Without a record, a file counts only if an earlier version noted it as done.
         return None if before["state"] == "done" and exists(url) else f"{url} is missing or not whole"
 
-    def _clear(self, stage: str) -> None:
-        """Remove what a stage made; noted first, so that a remainder is never taken for the whole."""
-        if stage not in self.state["stages"]:
+    def _clear(self, step: str) -> None:
+        """Remove what a step made; noted first, so that a remainder is never taken for the whole."""
+        if step not in self.state["steps"]:
             return
-        self._note(stage, None, "being removed", 0.0)
+        self._note(step, None, "being removed", 0.0)
         made = {
             "ensemble": ["ensemble.zarr"],
             "consensus": ["consensus.zarr"],
@@ -135,16 +135,16 @@ class Stages:
             "export": ["labels.parquet", "labels.csv"],
             "report": ["report.html"],
         }
-        for name in made[stage]:
+        for name in made[step]:
             remove(self._path(name))
-        del self.state["stages"][stage]
+        del self.state["steps"][step]
         self.directory.write(self.state)
 
-    def _no_use(self, stage: str, why: str) -> None:
-        self._clear(stage)
-        self.became[stage] = "none"
-        self._log(stage, why)
-        self.watch.left_out(stage, why)
+    def _no_use(self, step: str, why: str) -> None:
+        self._clear(step)
+        self.became[step] = "none"
+        self._log(step, why)
+        self.progress.left_out(step, why)
 
 
 def complete(url: str) -> bool:
