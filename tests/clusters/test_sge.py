@@ -1,11 +1,9 @@
 """A real Grid Engine on this machine: workers as jobs, jobs that are deleted, held and refused."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,46 +14,19 @@ import yaml
 
 from cehm_dask import CEHM
 from cehm_dask.clusters.connect import connect
-from cehm_dask.data.consensus_store import open_consensus
-from cehm_dask.data.synth import Synth
+from tests.clusters.queues import labels_of, queue_of, until
 from tests.conftest import cehm
 
 pytestmark = [pytest.mark.sge, pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")]
 
-SCRIPT = Path(__file__).parent / "sge.sh"
 CONFIG = Path(__file__).parents[2] / "cluster_configs" / "sge.yaml"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def sge():
     """A Grid Engine of one host, stopped afterwards."""
-    pytest.importorskip("dask_jobqueue", reason="the extra sge is not installed")
-    for program in ("sge_qmaster", "sge_execd", "qsub"):
-        if shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin") is None:
-            pytest.skip(f"{program} is not installed (apt-get install gridengine-master gridengine-exec)")
-    if os.geteuid() != 0:
-        pytest.skip("an sge_execd starts jobs as other users: only root may")
-    folder = tempfile.mkdtemp(prefix="cehm-sge-")
-    with pytest.MonkeyPatch.context() as patch:
-        try:
-            started = subprocess.run([SCRIPT, "start", folder], check=True, capture_output=True, text=True, timeout=120)
-            for line in started.stdout.splitlines():
-                patch.setenv(*line.removeprefix("export ").split("=", 1))
-            yield
-        finally:
-            subprocess.run([SCRIPT, "stop", folder], check=True, timeout=120)
-
-
-@pytest.fixture(scope="module")
-def ensemble(tmp_path_factory):
-    url = str(tmp_path_factory.mktemp("few") / "ensemble.zarr")
-    Synth(20_000, 10, n_classes=5, k_min=6, k_max=12).write(url)
-    return url
-
-
-@pytest.fixture(scope="module")
-def wanted(ensemble):
-    return CEHM(5, random_state=0).fit(ensemble).labels_
+    with queue_of("sge", ("sge_qmaster", "sge_execd", "qsub"), "gridengine-master gridengine-exec"):
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -65,23 +36,10 @@ def empty_queue(sge):
     until(lambda: queue() == {}, 30, "the queue is empty")
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def queue():
     """Jobs that wait or run: their state, by id."""
     lines = subprocess.run(["qstat"], check=True, capture_output=True, text=True).stdout.splitlines()[2:]
     return {fields[0]: fields[4] for fields in map(str.split, lines)}
-
-
-def until(true, seconds, what):
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"waited {seconds} s: {what}"
-        time.sleep(0.1)
 
 
 def config(folder, **keys):
@@ -90,10 +48,6 @@ def config(folder, **keys):
     text = CONFIG.read_text().replace("<QUEUE>", "debug").replace("<NETWORK>", "lo")
     path.write_text(yaml.safe_dump({**yaml.safe_load(text), "log_directory": str(folder / "logs"), **keys}))
     return str(path)
-
-
-def labels_of(url):
-    return open_consensus(str(url)).array("labels")[:]
 
 
 def test_consensus__same_labels(folder, ensemble, wanted):

@@ -1,11 +1,9 @@
 """A real SLURM on this machine: workers as jobs, the driver as a job, jobs that are cancelled and requeued."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -15,15 +13,13 @@ import yaml
 
 from cehm_dask import CEHM
 from cehm_dask.clusters.connect import connect
-from cehm_dask.data.consensus_store import open_consensus
-from cehm_dask.data.ensemble_store import open_ensemble
 from cehm_dask.data.synth import Synth
 from cehm_dask.errors import ClusterError
+from tests.clusters.queues import labels_of, queue_of, until
 from tests.conftest import cehm
 
 pytestmark = [pytest.mark.slurm, pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")]
 
-SCRIPT = Path(__file__).parent / "slurm.sh"
 MANY = 400_000
 """Samples that take long enough to do something in the middle."""
 
@@ -31,32 +27,8 @@ MANY = 400_000
 @pytest.fixture(scope="module", autouse=True)
 def slurm():
     """A SLURM of one node, stopped afterwards."""
-    pytest.importorskip("dask_jobqueue", reason="the extra slurm is not installed")
-    for program in ("munged", "slurmctld", "slurmd"):
-        if shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin") is None:
-            pytest.skip(f"{program} is not installed (apt-get install slurm-wlm munge)")
-    if os.geteuid() != 0:
-        pytest.skip("a slurmd starts jobs as other users: only root may")
-    folder = tempfile.mkdtemp(prefix="cehm-slurm-")
-    with pytest.MonkeyPatch.context() as patch:
-        try:
-            started = subprocess.run([SCRIPT, "start", folder], check=True, capture_output=True, text=True, timeout=120)
-            patch.setenv("SLURM_CONF", started.stdout.strip().partition("=")[2])
-            yield
-        finally:
-            subprocess.run([SCRIPT, "stop", folder], check=True, timeout=120)
-
-
-@pytest.fixture(scope="module")
-def ensemble(tmp_path_factory):
-    url = str(tmp_path_factory.mktemp("few") / "ensemble.zarr")
-    Synth(20_000, 10, n_classes=5, k_min=6, k_max=12).write(url)
-    return url
-
-
-@pytest.fixture(scope="module")
-def wanted(ensemble):
-    return CEHM(5, random_state=0).fit(open_ensemble(ensemble).url).labels_
+    with queue_of("slurm", ("munged", "slurmctld", "slurmd"), "slurm-wlm munge"):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -78,23 +50,10 @@ def empty_queue(slurm):
     until(lambda: queue() == [], 30, "the queue is empty")
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def queue(*options):
     """Ids of the jobs that wait or run."""
     command = ["squeue", "--noheader", "--format=%A", *options]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-
-
-def until(true, seconds, what):
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"waited {seconds} s: {what}"
-        time.sleep(0.1)
 
 
 def config(folder, **keys):
@@ -108,10 +67,6 @@ def recipe(folder, labels, **keys):
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump({"labels": {"path": labels}, "output": "run", **keys}))
     return path
-
-
-def labels_of(url):
-    return open_consensus(str(url)).array("labels")[:]
 
 
 def test_consensus__same_labels(folder, ensemble, wanted):
