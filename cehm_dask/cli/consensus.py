@@ -11,7 +11,7 @@ from cehm_dask.errors import InputError
 
 VARIANTS = ("auto", "released", "printed", "cosine", "kmeans", "tau")
 """Those of ``method.params``, which is slow to import; it also refuses others, in one line."""
-RESTARTS = "Medoid starts. auto: further ones are more candidates; other variants: run side by side, the best is kept."
+RESTARTS = "Medoid starts. auto: more starts are more candidates; other variants: all run side by side, one is kept."
 
 
 @click.command()
@@ -27,10 +27,11 @@ RESTARTS = "Medoid starts. auto: further ones are more candidates; other variant
     metavar=f"[{'|'.join(VARIANTS)}]",
     shell_complete=lambda _context, _option, begun: [name for name in VARIANTS if name.startswith(begun)],
     show_default=True,
-    help="auto: candidates compete, the one with the largest τ + evenness is kept. released: the authors' program; "
-    "printed: the paper's equations; these two may lose clusters. cosine, kmeans, tau: one chain with that belonging.",
+    help="auto: candidates compete; kept is the one that the members predict best and cover most evenly. released: the "
+    "authors' program; printed: the paper's equations; these two may lose clusters. cosine, kmeans, tau: one start, "
+    "with that kind of belonging.",
 )
-@click.option("--tries", default=10, show_default=True, help="k-medoids solutions at most; the best are taken.")
+@click.option("--tries", default=10, show_default=True, help="Most k-medoids solutions to look for; the best are used.")
 @click.option("--restarts", default=1, show_default=True, help=RESTARTS)
 @click.option(
     "--choose",
@@ -38,7 +39,9 @@ RESTARTS = "Medoid starts. auto: further ones are more candidates; other variant
     show_default=True,
     help="Keep the start of a named variant by 'agreement' or 'loss'.",
 )
-@click.option("--max-iter", default=100, show_default=True, help="Most rounds of adjustion.")
+@click.option(
+    "--max-iter", default=100, show_default=True, help="Most rounds of adjustion, the stage that moves single samples."
+)
 @click.option("--seed", default=0, show_default=True, help="Seed of the medoid starts.")
 @click.option("--memory", help="Memory the run may take in all, such as 2GiB.  [default: a share of what is free]")
 @click.option("--cluster", help="A file of cluster_configs/ or a scheduler's address.  [default: threads]")

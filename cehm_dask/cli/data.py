@@ -44,17 +44,21 @@ def import_(labels: str, ensemble: str, row_id: str | None, overwrite: bool, qui
 @click.option("--id", "row_id", help=ROW_ID)
 @click.option("--members", default=30, show_default=True, help="Base clusterings to make.")
 @click.option(
-    "--base", multiple=True, default=["kmeans"], show_default=True, help="Also minibatch, mixture, birch, dask-ml."
+    "--base",
+    multiple=True,
+    default=["kmeans"],
+    show_default=True,
+    help="kmeans, minibatch, mixture, birch or dask-ml; repeat it to mix.",
 )
 @click.option("--scale", default="standard", show_default=True, help="none, standard, minmax or robust.")
 @click.option("--k-min", type=int, help="Fewest clusters of a member.  [default: k]")
 @click.option("--k-max", type=int, help="Most clusters of a member.  [default: max(min(√n, 50), 1.5 k)]")
-@click.option("--fit-rows", type=Count(), help="Rows members are fitted on.  [default: all up to 32768, else so many]")
-@click.option("--full-lloyd", is_flag=True, help="Continue over all rows from the centres of the sample.")
+@click.option("--fit-rows", type=Count(), help="Rows that members are fitted on.  [default: all, at most 32768]")
+@click.option("--full-lloyd", is_flag=True, help="Continue k-means over all rows, from the centres of the sample.")
 @click.option("--subspace", type=float, help="Share of the features that each member sees.")
 @click.option("--projection", type=int, help="Dimensions of a random projection that each member sees.")
 @click.option("--bootstrap", is_flag=True, help="Fit members on rows drawn with repetition.")
-@click.option("--impute", help="'mean' to replace values that are not finite.")
+@click.option("--impute", help="'mean': replace missing and infinite values by the mean of their column.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--memory", help="Memory the run may take in all, such as 2GiB.  [default: a share of what is free]")
 @click.option("--cluster", help="A file of cluster_configs/ or a scheduler's address.  [default: threads]")
@@ -171,7 +175,7 @@ def synth(ensemble: str, overwrite: bool, quiet: bool, **options: Any) -> None:
 @click.argument("store")
 @explained
 def info(store: str) -> None:
-    """Say what an ensemble.zarr or a consensus.zarr holds."""
+    """Show what an ensemble.zarr or a consensus.zarr holds."""
     _print_info(store)
 
 

@@ -22,8 +22,10 @@ from cehm_dask.errors import InputError
 @click.option("--id-column", help="Column with the ids, in a table.")
 @click.option("--title", help="Heading of the page.")
 @click.option("--memory", help="Memory the command may take in all, such as 2GiB.  [default: a share of what is free]")
-@click.option("--png", "png", metavar="FOLDER", help="Also the figures as .png files, by a Chromium on the PATH.")
-@click.option("--pdf", is_flag=True, help="Also the page as .pdf, beside it, by a Chromium on the PATH.")
+@click.option(
+    "--png", "png", metavar="FOLDER", help="Also write the figures as .png files; needs Chromium on the PATH."
+)
+@click.option("--pdf", is_flag=True, help="Also write the page as .pdf beside it; needs Chromium on the PATH.")
 @click.option("--overwrite", is_flag=True, help="Replace existing files.")
 @explained
 def report(

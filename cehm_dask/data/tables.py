@@ -158,7 +158,7 @@ class Parquet(Table):
             noted = json.loads(note).get("index_columns", [])
             return [name for name in noted if isinstance(name, str)]
         except (ValueError, AttributeError, TypeError) as error:
-            raise InputError(f"{self.path}: the note of pandas in it is damaged ({error}): create it again") from error
+            raise InputError(f"{self.path}: the pandas metadata in it is damaged ({error}): create it again") from error
 
     @property
     def n_rows(self) -> int:

@@ -213,7 +213,7 @@ def generate(
     )
     with sole_writer(url, overwrite=overwrite or append), workers(threads, client) as who:
         if before is not None and _was_appended(url, plans):
-            log.info("the members were appended to %s before the command was cut off: nothing is left to do", url)
+            log.info("the members were appended to %s before the command was interrupted: nothing is left to do", url)
             remove(_note_of(url))
             return before.fingerprint
         stamp = features.stamp()

@@ -211,11 +211,13 @@ def _by_borders(drawn: list[Level], ks: list[int]) -> Choice:
     k = best.n_clusters
     if k in ks and best.firm >= FIRM:
         reason = f"the members separate {k} groups: those that cut between two of them cut at the same place"
-        finer = f", which of finer cuts is at most {best.finer:.0%} true" if best.finer > 0.0 else ""
-        return Choice(k, True, f"{reason} (at least {best.firm:.0%} of what they tell{finer})")
+        finer = f"; on borders between more groups, on {best.finer:.0%} at most" if best.finer > 0.0 else ""
+        return Choice(k, True, f"{reason} (they agree on {best.firm:.0%} at least{finer})")
     why_not = f"k={k} stands out, which was not run"
     if k in ks:
-        why_not = f"members that cut between two of {k} groups cut at different places (only {best.firm:.0%} is common)"
+        why_not = (
+            f"members that cut between two of {k} groups cut at different places (they agree on {best.firm:.0%} only)"
+        )
     kept = max((level for level in drawn if level.n_clusters in ks), key=_score).n_clusters
     return Choice(kept, False, f"{why_not}; kept is k={kept}, with the clearest borders of those that may be kept")
 

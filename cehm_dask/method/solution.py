@@ -94,7 +94,9 @@ def warn_about_result(result: Consensus) -> None:
     if tiny:
         _warn(f"k={params.n_clusters}: {tiny}; look at them, or ask for fewer clusters")
     if not solution.problem.converged:
-        _warn(f"adjustion still moved samples after max_iter={params.max_iter} rounds; raise max_iter to let it end")
+        _warn(
+            f"adjustion still moved samples after max_iter={params.max_iter} rounds; raise max_iter to let it converge"
+        )
     if solution.n_clusters_found < params.n_clusters:
         remedy = "the default variant, 'auto', finds as many as are asked for"
         if params.repairs:

@@ -52,7 +52,8 @@ class Directory:
             found = state["format"], state["version"]
             if found != (FORMAT, VERSION):
                 raise StoreError(
-                    f"{self.path(STATE)} holds {found}, expected {(FORMAT, VERSION)}: choose another output"
+                    f"{self.path(STATE)} is {found[0]!r}, version {found[1]}; expected {FORMAT!r}, version {VERSION}: "
+                    "choose another output"
                 )
             for note in state["steps"].values():
                 note["state"], note["seconds"]

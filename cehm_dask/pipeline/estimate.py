@@ -31,7 +31,15 @@ from cehm_dask.members.generate import FULL_FIT_ROWS
 from cehm_dask.method.consensus import consensus
 from cehm_dask.method.params import COMPETING_BYTES, COMPETING_ROWS, Params, expected_sweeps
 from cehm_dask.method.solution import ConsensusWarning
-from cehm_dask.pipeline.inputs import budget_for, is_ensemble, left_out, members_of, open_features, shape_of
+from cehm_dask.pipeline.inputs import (
+    budget_for,
+    is_ensemble,
+    left_out,
+    members_of,
+    open_features,
+    require_import,
+    shape_of,
+)
 from cehm_dask.pipeline.recipe_model import Recipe
 from cehm_dask.report.findings import page_terms
 from cehm_dask.report.picture import feature_terms, require_picture
@@ -188,13 +196,16 @@ def _brought(recipe: Recipe, path: str) -> tuple[StepEstimate, Shape, Sequence[i
         shape = labels.shape
         what = f"{shape.n_samples:,} rows of your own, used in place"
         return StepEstimate("ensemble", what), shape, labels.widths
+    machine = this_machine(recipe.memory)
+    terms = require_import(path, left_out(recipe), machine)
     begin = perf_counter()
     found = survey(open_stream(path, left_out(recipe)))
     n_samples, values = found.n_samples, found.values
     shape = shape_of(n_samples, found.widths)
     size = n_samples * shape.row_bytes
     what = f"{n_samples:,} rows of {len(values)} members are read and encoded"
-    return StepEstimate("ensemble", what, 2, 2 * size, size, 3 * (perf_counter() - begin)), shape, found.widths
+    seconds = 3 * (perf_counter() - begin)
+    return StepEstimate("ensemble", what, 2, 2 * size, size, seconds, terms, machine.allowed), shape, found.widths
 
 
 def _consensus(recipe: Recipe, shape: Shape, machine: Machine) -> StepEstimate:

@@ -10,19 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from cehm_dask.data.arrays import is_store
+from cehm_dask.data.arrays import is_store, open_array
 from cehm_dask.data.attributes import read_facts
+from cehm_dask.data.encoding import rows_of_array, rows_read
 from cehm_dask.data.ensemble_store import open_ensemble
-from cehm_dask.data.ensemble_writer import shape_of_chunks
+from cehm_dask.data.ensemble_writer import CHUNK_BYTES, CHUNKS_PER_SHARD, shape_of_chunks
 from cehm_dask.data.features import Features, as_features
+from cehm_dask.data.ingest import open_stream
 from cehm_dask.data.shape import Shape
-from cehm_dask.engine.budget import Budget, make_budget
+from cehm_dask.engine.budget import CODE_BYTES, Budget, make_budget
 from cehm_dask.errors import InputError, StoreError
-from cehm_dask.machine import Machine
+from cehm_dask.machine import Machine, require_memory
 from cehm_dask.members.fit import MemberPlan, k_range, plan_members
 from cehm_dask.method.params import auto_members
 from cehm_dask.pipeline.recipe_model import Recipe
 from cehm_dask.results import export
+from cehm_dask.results.prediction import LABEL_BYTES
 
 
 def is_ensemble(path: str) -> bool:
@@ -69,6 +72,20 @@ def budget_for(recipe: Recipe, shape: Shape, machine: Machine) -> Budget:
         threads=machine.threads,
         returned=False,
     )
+
+
+def require_import(path: str, leave_out: Sequence[str], machine: Machine) -> dict[str, int]:
+    """Bytes that reading and encoding base labels takes, by what they are for, or a refusal."""
+    n_members = len(open_stream(path, leave_out).names)
+    rows = rows_of_array(open_array(path)) if is_store(path) else rows_read(n_members)
+    terms = {
+        "this process": machine.taken,
+        "code to be loaded": CODE_BYTES,
+        "labels of a block": rows * LABEL_BYTES * n_members,
+        "shard that is written": 4 * CHUNKS_PER_SHARD * CHUNK_BYTES,
+    }
+    require_memory("base labels", terms, machine.allowed, "")
+    return terms
 
 
 def open_features(recipe: Recipe) -> Features:

@@ -40,6 +40,7 @@ from cehm_dask.pipeline.inputs import (
     members_of,
     open_features,
     open_truth,
+    require_import,
     row_ids,
     shape_of,
 )
@@ -202,7 +203,7 @@ class _Run(Steps):
         try:
             make(overwrite=not resume)
         except StoreError:
-            # Cut off before it said whose it is, or begun on other numbers: it is this run's, and no use to anybody.
+            # Interrupted before it recorded what it is made of, or begun with other features: it cannot be resumed.
             if not resume or complete(self._path("ensemble.zarr")):
                 raise
             self._log("ensemble", "the unfinished ensemble cannot be continued; it is recomputed")
@@ -211,6 +212,7 @@ class _Run(Steps):
     def _import(self, path: str, _resume: bool) -> None:
         url = self._path("ensemble.zarr")
         left = left_out(self.recipe)
+        require_import(path, left, this_machine(self.recipe.memory))
         ingest(path, url, overwrite=True, leave_out=left, progress=self.progress)
 
     # --- consensus ---------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def notes(facts: Context) -> list[str]:
     """What a careful reader would want to know first."""
     notes = []
     if not facts["converged"]:
-        notes.append("Adjustion still moved samples when it was stopped; raise max_iter to let it end.")
+        notes.append("Adjustion still moved samples when it was stopped; raise max_iter to let it converge.")
     if facts["n_clusters_found"] < facts["n_clusters"]:
         lost = facts["n_clusters"] - facts["n_clusters_found"]
         notes.append(f"{count(lost, 'cluster')} of the {facts['n_clusters']:,} asked for lost all samples.")

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from cehm_dask.cluster_ensemble import ClusterEnsemble
-from cehm_dask.data.arrays import is_store, open_array
+from cehm_dask.data.arrays import is_store
 from cehm_dask.data.attributes import format_of
-from cehm_dask.data.encoding import rows_of_array, rows_read
+from cehm_dask.data.encoding import rows_read
 from cehm_dask.data.ensemble_store import open_ensemble
 from cehm_dask.data.features import BLOCK_ROWS as FEATURE_ROWS
 from cehm_dask.data.model_store import check_new, write_prediction
@@ -28,7 +28,7 @@ from cehm_dask.progress import NO_PROGRESS, Progress
 from cehm_dask.results import export
 
 LABEL_BYTES = 64
-"""Of a base label in a block of new rows: as read, as a number, as a code, as a rank among known labels, and copies."""
+"""Of a base label in a block of rows: as read, as a number, as a code, as a rank among known labels, and copies."""
 
 FEATURE_BYTES = 3 * 8 + 2 * 4
 """Of a feature in a block of new rows: as read and as float64, scaled as float32, and by columns."""
@@ -60,12 +60,9 @@ def prediction_terms(model: CEHM | ClusterEnsemble, new: Any, machine: Machine) 
 
 
 def _rows_at_once(new: Any, n_members: int) -> int:
-    """Rows of base labels that are read in one go; a store is read by whole chunks or shards."""
-    if not is_store(new):
-        return rows_read(n_members)
-    if format_of(os.fspath(new)) == "ensemble":
-        return rows_read(n_members) + 2 * open_ensemble(os.fspath(new)).chunk_rows
-    return rows_of_array(open_array(os.fspath(new)))
+    """Rows of base labels that are read in one go; an ensemble is read by whole chunks."""
+    rows = rows_read(n_members)
+    return rows + 2 * open_ensemble(os.fspath(new)).chunk_rows if is_store(new) else rows
 
 
 def predict(

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+import zarr
 from sklearn.datasets import load_iris
 from sklearn.metrics import normalized_mutual_info_score
 
@@ -28,11 +29,12 @@ from cehm_dask.data.locks import Lock
 from cehm_dask.data.seals import with_seal
 from cehm_dask.data.synth import Synth
 from cehm_dask.engine.budget import make_budget
-from cehm_dask.errors import StoreError
-from cehm_dask.machine import cores, format_bytes
+from cehm_dask.errors import BudgetError, StoreError
+from cehm_dask.machine import cores, format_bytes, this_machine
 from cehm_dask.pipeline import run as pipeline_run
 from cehm_dask.pipeline.directory import Directory
 from cehm_dask.pipeline.estimate import estimate
+from cehm_dask.pipeline.inputs import require_import
 from cehm_dask.pipeline.recipe import load, parse
 from cehm_dask.pipeline.run import STEPS, run
 from cehm_dask.report.picture import FIRST_ROWS
@@ -392,7 +394,7 @@ def test_recipe__example_check_schema(folder):
 def test_run_directory__of_an_earlier_format_is_refused_as_such(folder):
     Path("old").mkdir()
     Path("old/run.json").write_text('{"format": "cehm run", "version": 1, "stages": {}}')
-    with pytest.raises(StoreError, match=r"run\.json holds \('cehm run', 1\), expected .*choose another output"):
+    with pytest.raises(StoreError, match=r"run\.json is 'cehm run', version 1; expected .* 2: choose another output"):
         again("output=old")
 
 
@@ -463,7 +465,18 @@ def test_plan__says_what_will_be_done_and_writes_nothing(folder, source):
         assert re.search(rf"^{step} ", out, re.MULTILINE)
     assert re.search(r"memory of consensus: .* allowed: this process .* intersections ", out)
     assert re.search(r"memory of report: .* allowed: this process .* code to be loaded ", out)
+    assert ("memory of ensemble: " in out) == (source != "e.zarr")
     assert re.search(r"^about \d+ s in all", out, re.MULTILINE)
+
+
+def test_import__memory_of_a_plain_array_is_that_of_its_shards(folder):
+    zarr.create_array("plain.zarr", data=np.zeros((1 << 17, 4), np.int64), chunks=(1 << 15, 4), shards=(1 << 17, 4))
+    np.save("plain.npy", np.zeros((1 << 17, 4), np.int64))
+    machine = this_machine("4GiB")
+    blocks = [require_import(name, [], machine)["labels of a block"] for name in ("plain.zarr", "plain.npy")]
+    assert blocks == [64 * 4 << 17, 64 * 4 << 16]
+    with pytest.raises(BudgetError, match=r"memory=1.00 MiB allowed < .* projected for base labels"):
+        require_import("plain.npy", [], this_machine("1MiB"))
 
 
 def test_plan__memory_and_sweeps_are_those_of_the_run(folder):

@@ -46,7 +46,9 @@ MEASURED = """
 import json, logging, sys
 from pathlib import Path
 from cehm_dask.data.consensus_store import open_consensus
-from cehm_dask.machine import forget_peak, peak_bytes, resident_bytes
+from cehm_dask.data.ingest import ingest
+from cehm_dask.machine import forget_peak, peak_bytes, resident_bytes, this_machine
+from cehm_dask.pipeline.inputs import require_import
 from cehm_dask.report import write_report
 from cehm_dask.results import export
 from cehm_dask.results.prediction import predict
@@ -67,6 +69,7 @@ print(json.dumps([peak_bytes(), max(projected for projected, _ in found), found[
 """
 
 STEPS = {
+    "import": """require_import("labels.npy", [], this_machine(memory)); ingest("labels.npy", "imported.zarr")""",
     "predict": """predict("consensus.zarr", "labels.npy", "out.parquet", memory=memory)""",
     "predict from features": """predict("model.zarr", "features.npy", "out.npy", memory=memory)""",
     "scores": """evaluate("consensus.zarr", "table.parquet", column="class", ensemble="ensemble.zarr", memory=memory)
