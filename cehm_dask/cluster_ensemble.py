@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from cehm_dask.data.attributes import require
 from cehm_dask.data.features import Features, Scaling, as_features
 from cehm_dask.data.model_store import load_model, save_model
+from cehm_dask.data.names import are_names
 from cehm_dask.engine.sweep import workers
 from cehm_dask.errors import InputError, InputTypeError, StoreError
 from cehm_dask.estimator import CEHM
@@ -69,6 +70,8 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     ----------
     labels_, margin_, confidence_
         Cluster of each sample, how far it leads, and how sure the members are.
+    feature_names_in_ : (n_features,) str
+        Names of the features, where they have any; columns of new data are matched by them.
     members_ : list of dict
         Algorithm, parameters, seed and seconds of each member.
     base_labels_ : (n_samples, members) unsigned
@@ -170,8 +173,14 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.labels_ = self.consensus_.labels_
         self.margin_ = self.consensus_.margin_
         self.confidence_ = self.consensus_.confidence_
-        self.n_features_in_ = features.n_features
+        self._name_features(features.names)
         return self
+
+    def _name_features(self, names: Sequence[str]) -> None:
+        self._names, self.n_features_in_ = tuple(names), len(names)
+        self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
+        if are_names(names):
+            self.feature_names_in_ = np.array(names, object)
 
     def _made_for(self, n_samples: int) -> int:
         """The k that members are made for."""
@@ -191,12 +200,9 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             yield self.consensus_.predict_details(codes)
 
     def _fitting(self, X: Any) -> Features:
-        """New features, as many as were fitted."""
+        """New features in the order of those that were fitted."""
         check_is_fitted(self)
-        features = as_features(X)
-        if features.n_features != self.n_features_in_:
-            raise InputError(f"X has {features.n_features} features, {self.n_features_in_} were fitted")
-        return features
+        return as_features(X).select(self._names)
 
     def save(self, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write what ``predict`` needs to a Zarr store; for members that assign to the nearest centre."""
@@ -219,7 +225,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             arrays["fill"] = scaling.fill
         parameters = {name: value for name, value in self.get_params(deep=False).items() if name != "random_state"}
         facts = {"parameters": json.loads(json.dumps(parameters)), "members": self.members_}
-        save_model(os.fspath(url), arrays, {**facts, "n_features": self.n_features_in_}, overwrite=overwrite)
+        save_model(os.fspath(url), arrays, {**facts, "features": list(self._names)}, overwrite=overwrite)
 
     @classmethod
     def load(cls, url: str | os.PathLike[str]) -> "ClusterEnsemble":
@@ -241,7 +247,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         saved = {name.removeprefix("consensus_"): array for name, array in arrays.items() if "consensus_" in name}
         settings = {name: getattr(model, name) for name in CONSENSUS}
         model.consensus_ = CEHM(model.n_clusters, **settings).from_arrays(saved, os.fspath(url))
-        model.n_features_in_ = facts["n_features"]
+        model._name_features([str(name) for name in facts["features"]])
         return model
 
 
@@ -251,7 +257,7 @@ def _refuse_misfits(url: str, arrays: Mapping[str, NDArray[Any]], facts: Mapping
     needed = {"columns", "centre", "spread", "slopes", "intercepts", "names", "centres_of"}
     if missing := sorted({*needed, *(f"consensus_{name}" for name in consensus)} - arrays.keys()):
         raise StoreError(f"store {url}: lacks {', '.join(missing)}; create it again")
-    require(url, facts, {"parameters": dict, "members": list, "n_features": int})
+    require(url, facts, {"parameters": dict, "members": list, "features": list})
     columns, names, centres_of = arrays["columns"], arrays["names"], arrays["centres_of"]
     features, centres = columns.size, int(centres_of.sum())
     shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("columns", "centre", "spread", "fill"), (features,))
@@ -264,5 +270,5 @@ def _refuse_misfits(url: str, arrays: Mapping[str, NDArray[Any]], facts: Mapping
     wrong += [name for name, array in found.items() if array.dtype.kind not in kinds.get(name, "f")]
     if not wrong and (centres_of.min() < 1 or names.min() < 0 or columns.min() < 0):
         wrong = ["centres_of, names or columns"]
-    if wrong or columns.max() >= facts["n_features"]:
+    if wrong or columns.max() >= len(facts["features"]):
         raise StoreError(f"store {url}: {', '.join(wrong) or 'columns'} do not fit: edited or damaged; create it again")

@@ -19,23 +19,24 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from cehm_dask.clusters.current import client_of
+from cehm_dask.data.alignment import joined
 from cehm_dask.data.attributes import Facts
 from cehm_dask.data.collections import is_collection
 from cehm_dask.data.consensus_store import open_consensus
 from cehm_dask.data.ensemble_store import known_labels
 from cehm_dask.data.ingest import label_blocks
-from cehm_dask.data.labels import Labels, as_labels, relabel
+from cehm_dask.data.labels import Labels, as_labels
+from cehm_dask.data.names import are_names
 from cehm_dask.engine.collection import labels_of_collection
 from cehm_dask.engine.sweep import Engine
 from cehm_dask.errors import InputError, StoreError
 from cehm_dask.job import Where, find_consensus, machine_of
 from cehm_dask.lazy import lazily, read_field, read_membership
-from cehm_dask.method import kernels
-from cehm_dask.method.confidence import Gauge, evidence, exponents
 from cehm_dask.method.params import Params
 from cehm_dask.method.problem import Problem
 from cehm_dask.method.result import gather, join
 from cehm_dask.method.rounds import Harvest
+from cehm_dask.model import Model, model_of, model_of_arrays
 from cehm_dask.progress import ProgressLike
 
 
@@ -120,6 +121,10 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         Clusters of the result.
     n_clusters_found_ : int
         Clusters that hold samples.
+    feature_names_in_ : (n_members,) str
+        Names of the members, where they have any; new base labels are matched by them.
+    index_ : pandas.Index
+        Names of the samples, where base labels came as a pandas data frame or as series.
     n_silent_ : int
         Samples whose base labels are all missing.
     n_sweeps_ : int
@@ -176,10 +181,11 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : (n_samples, n_members) integers, dask array, data frame, list of columns, file, or ensemble.zarr
-            Base labels, -1 where one is missing. A store (path or URL) is read block by block. The blocks of a dask
-            array or data frame stay where they are, and ``labels_``, ``margin_`` and ``confidence_`` are dask
-            collections with its chunks or index, computed when asked for.
+        X : (n_samples, n_members) integers, dask array, data frame, list or dict of columns, file, or ensemble.zarr
+            Base labels, -1 or NaN where one is missing. Series in a list or dict are matched by their index, which is
+            then ``index_``; a row that one of them does not name is a missing label. A store (path or URL) is read
+            block by block. The blocks of a dask array or data frame stay where they are, and ``labels_``, ``margin_``
+            and ``confidence_`` are dask collections with its chunks or index, computed when asked for.
         y : ignored
         output : path or URL, optional
             Of a consensus.zarr to write. Every round ends in a checkpoint there; the same call after an interruption
@@ -207,6 +213,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         follow = None if record is None else partial(_recorded, record)
         place = None if output is None else os.fspath(output)
         lazy = is_collection(X) and output is None
+        X = joined(X) if isinstance(X, list | tuple | Mapping) else X
         with client_of(client) as who, _opened(X, who, memory) as (labels, starts):
             where = Where(memory=memory, client=who, output=place, overwrite=overwrite, lazy=lazy)
             outcome = find_consensus(labels, params, seed, where, ks=ks, auto=auto, record=follow, progress=progress)
@@ -216,9 +223,6 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.confidence_ = outcome.confidence
         self.cluster_sizes_ = outcome.sizes
         self.medoids_ = problem.medoids
-        self.counts_ = problem.counts
-        self.weights_ = problem.final_weights
-        self._lead, self._correlation = problem.final_lead, result.correlation
         self.loss_history_ = np.asarray(problem.losses)
         self.loss_fractions_ = np.asarray(problem.loss_fractions)
         self.growth_ = tuple(problem.growth)
@@ -229,12 +233,15 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.candidate_reason_ = result.chosen.reason
         self.scan_ = {record["n_clusters"]: record for record in outcome.scan}
         self.member_agreement_ = result.member_agreement
-        self.n_clusters_ = problem.params.n_clusters
         self.n_clusters_found_ = result.chosen.n_clusters_found
         self.n_silent_ = result.hyperedges.n_silent
         self.n_sweeps_ = outcome.sweeps
-        self.n_features_in_ = labels.n_members
-        self._values = labels.values_of(result.hyperedges.slots)
+        values = labels.values_of(result.hyperedges.slots)
+        tables = (problem.counts, problem.final_weights, problem.final_lead, result.correlation)
+        self._take_up(Model(*tables, values, labels.names))
+        self.__dict__.pop("index_", None)  # of an earlier fit
+        if hasattr(X, "iloc") and not lazy:
+            self.index_ = X.index
         if lazy:
             self._collection = X  # what lies with workers is kept there as long as the model
             self.labels_, self.margin_, self.confidence_ = self._fields(X, starts, problem.singled)
@@ -243,18 +250,12 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def _fields(self, X: Any, starts: Sequence[int] | None = None, singled: Mapping[int, int] | None = None) -> Harvest:
         """:meth:`predict_details` of a dask collection, computed when asked for."""
         kinds = {"labels": np.int16, "margin": np.float64, "confidence": np.float64}
-        reading = (self._small(), singled or {})
         return Harvest(
             *(
-                lazily(X, read_field, reading[0], field, reading[1], name=field, dtype=kind, starts=starts)
+                lazily(X, read_field, self._model, field, singled or {}, name=field, dtype=kind, starts=starts)
                 for field, kind in kinds.items()
             )
         )
-
-    def _small(self) -> "CEHM":
-        """The model without anything of size n."""
-        tables = {"counts": self.counts_, "weights": self.weights_, "lead": self._lead}
-        return CEHM(self.n_clusters_)._take_up({**tables, "correlation": [self._correlation]}, self._values, "model")
 
     def predict(self, X: Any) -> NDArray[np.int16]:
         """Cluster of new samples from their base labels; labels never seen count as missing.
@@ -269,20 +270,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         ``singled`` gives clusters to rows that no member tells from others.
         """
         check_is_fitted(self)
-        if is_collection(X):
-            return self._fields(X)
-        labels, weights = self._known(X)
-        table, first_column = kernels.side_by_side([weights])
-        best = np.empty((1, labels.n_samples), np.int16)
-        margin = np.empty((1, labels.n_samples), np.float64)
-        codes = labels.read(0, labels.n_samples)
-        kernels.belonging(codes, labels.offsets, table, first_column, best, margin)
-        known = codes.any(axis=1)
-        found = np.where(known, best[0], np.int16(-1))
-        leads = np.where(known, margin[0] * self._lead[best[0]] / labels.n_members, 0.0)
-        for row, cluster in (singled or {}).items():
-            found[row], leads[row] = cluster, 0.0
-        return Harvest(found, leads, self._gauge(labels).read(codes, labels.offsets, found))
+        return self._fields(X) if is_collection(X) else self._model.predict(X, singled)
 
     def predict_blocks(self, X: Any) -> Iterator[Harvest]:
         """:meth:`predict_details` for base labels that do not fit in memory, some rows at a time."""
@@ -300,7 +288,8 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         model = cls(stored.facts["n_clusters"], **{name: identity[name] for name in settings})
         tables: dict[str, Any] = {name: stored.table(name) for name in ("counts", "weights")}
         tables |= {"lead": np.asarray(stored.facts["lead"]), "correlation": [stored.facts["correlation"]]}
-        return model._take_up(tables, [known_labels(known) for known in stored.facts["label_values"]], stored.url)
+        values = [known_labels(known) for known in stored.facts["label_values"]]
+        return model._take_up(model_of(tables, values, stored.facts["members"], stored.url))
 
     def membership(self, X: Any) -> NDArray[np.float64]:
         """Confidence of samples in every cluster, (n_samples, n_clusters): each row sums to 1.
@@ -310,70 +299,32 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         if is_collection(X):
             found = lazily(
-                X, read_membership, self._small(), name="membership", dtype=np.float64, columns=self.n_clusters_
+                X, read_membership, self._model, name="membership", dtype=np.float64, columns=self.n_clusters_
             )
             return cast(NDArray[np.float64], found)
-        labels, _ = self._known(X)
-        return self._gauge(labels).memberships(labels.read(0, labels.n_samples), labels.offsets)
-
-    def _gauge(self, labels: Labels) -> Gauge:
-        table = np.zeros((labels.n_slots, 1 + self.n_clusters_))
-        sizes = self.counts_.sum(axis=1)  # every sample of a hyperedge is in some cluster
-        table[self._known_slots(labels)] = evidence(self.counts_, sizes)
-        return Gauge(table, exponents(labels.n_members, self._correlation))
+        return self._model.membership(X)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """What ``predict`` needs, as plain arrays; for whole-number labels."""
         check_is_fitted(self)
-        return {
-            "counts": self.counts_,
-            "weights": self.weights_,
-            "lead": self._lead,
-            "correlation": np.array([self._correlation]),
-            "values": np.concatenate(self._values).astype(np.int64),
-            "values_of": np.array([len(known) for known in self._values]),
-        }
+        return self._model.to_arrays()
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]], url: str) -> Self:
         """Take up what :meth:`to_arrays` gave, ready to predict; ``url`` names where it was stored."""
-        values, lengths = arrays["values"], arrays["values_of"]
-        if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or lengths.min() < 0 or lengths.sum() != len(values):
-            raise StoreError(f"store {url}: values_of do not fit the values: edited or damaged; create it again")
-        return self._take_up(arrays, np.split(values, np.cumsum(lengths)[:-1]), url)
+        return self._take_up(model_of_arrays(arrays, url))
 
-    def _take_up(self, tables: Mapping[str, Any], values: Sequence[NDArray[Any]], url: str) -> Self:
-        """What ``predict`` needs, from a store; refused if its parts do not fit one another."""
-        counts, weights, lead = tables["counts"], tables["weights"], tables["lead"]
-        shape = (sum(map(len, values)), len(lead))
-        fitting = counts.shape == weights.shape == shape and counts.dtype.kind in "iu" and weights.dtype == np.float64
-        fitting = fitting and lead.ndim == 1 and lead.dtype.kind == "f" and shape[0] > 0 and shape[1] > 0
-        fitting = fitting and all(known.ndim == 1 and known.dtype.kind in "iuU" for known in values)
-        if not fitting or counts.min() < 0 or not np.isfinite(weights).all():
-            raise StoreError(
-                f"store {url}: counts {counts.shape}, weights {weights.shape} and lead {lead.shape} do not fit "
-                f"{shape[0]} base clusters: edited or damaged; create it again"
-            )
-        self.counts_, self.weights_ = counts.astype(np.int64), weights
-        self._lead, self._correlation, self._values = lead, float(tables["correlation"][0]), list(values)
-        self.n_clusters_, self.n_features_in_ = counts.shape[1], len(values)
+    def _take_up(self, model: Model) -> Self:
+        self._model = model
+        self.counts_, self.weights_ = model.counts, model.weights
+        self.n_clusters_, self.n_features_in_ = model.counts.shape[1], len(model.values)
+        self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
+        if are_names(model.names):
+            self.feature_names_in_ = np.array(model.names, object)
         return self
 
     def _params(self, n_clusters: int) -> Params:
         names = ("variant", "similarity", "belonging", "schedule", "tries", "restarts", "choose", "init", "max_iter")
         return Params(n_clusters, **{name: getattr(self, name) for name in names})
-
-    def _known(self, X: Any) -> tuple[Labels, NDArray[np.float64]]:
-        """New base labels in the fitted members' terms, and W with a zero row for what they do not know."""
-        check_is_fitted(self)
-        labels = relabel(X, self._values)
-        weights = np.zeros((labels.n_slots, self.counts_.shape[1]))
-        weights[self._known_slots(labels)] = self.weights_
-        return labels, weights
-
-    def _known_slots(self, labels: Labels) -> NDArray[np.bool_]:
-        known = np.ones(labels.n_slots, bool)
-        known[labels.offsets.astype(np.intp)] = False
-        return known
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.data.collections import collection_of
+from cehm_dask.model import Model
 
 
 def lazily(
@@ -74,16 +75,16 @@ def _indexed(block: Any, values: NDArray[Any], name: str) -> Any:
     return pd.Series(values, block.index, name=name) if values.ndim == 1 else pd.DataFrame(values, block.index)
 
 
-def read_field(block: Any, first_row: int, model: Any, field: str, singled: Mapping[int, int]) -> NDArray[Any]:
-    """Labels, margins or confidences of a block, as the model's :meth:`predict_details` gives them."""
+def read_field(block: Any, first_row: int, model: Model, field: str, singled: Mapping[int, int]) -> NDArray[Any]:
+    """Labels, margins or confidences of a block, as the model gives them."""
     if not len(block):
         return np.zeros(0, np.int16 if field == "labels" else np.float64)
     own = {row - first_row: cluster for row, cluster in singled.items() if 0 <= row - first_row < len(block)}
-    return np.asarray(getattr(model.predict_details(block, singled=own), field))
+    return np.asarray(getattr(model.predict(block, own), field))
 
 
-def read_membership(block: Any, _first_row: int, model: Any) -> NDArray[np.float64]:
+def read_membership(block: Any, _first_row: int, model: Model) -> NDArray[np.float64]:
     """Memberships of a block."""
     if not len(block):
-        return np.zeros((0, model.n_clusters_))
+        return np.zeros((0, model.counts.shape[1]))
     return np.asarray(model.membership(block))

@@ -67,8 +67,7 @@ def _spoken(column: Any) -> NDArray[np.bool_]:
     """Where a column holds a label, or something that will be refused as one."""
     if hasattr(column, "is_null"):
         return ~np.asarray(column.is_null(), bool)
-    # A plain float column cannot distinguish a missing label from a broken number: it is held to the array's rule.
-    if not hasattr(column, "isna") or (getattr(column.dtype, "kind", "") == "f" and isinstance(column.dtype, np.dtype)):
+    if not hasattr(column, "isna"):
         return np.ones(len(column), bool)
     return ~np.asarray(column.isna(), bool)
 
@@ -93,18 +92,19 @@ def read_number_block(block: NDArray[Any]) -> NDArray[Any]:
 def refuse_type(dtype: np.dtype[Any]) -> None:
     if dtype.kind not in "iufb":
         raise InputTypeError(
-            f"base labels have dtype {dtype}: expected integers (-1 = a missing label); "
+            f"base labels have dtype {dtype}: expected integers (-1 or NaN: a missing label); "
             "text labels are accepted as columns of a pandas or polars data frame"
         )
 
 
 def whole_numbers(array: NDArray[Any], names: Sequence[str], rows: Rows | None = None) -> NDArray[Any]:
-    """Floats that are whole numbers become integers; anything else is named by row and member."""
+    """Floats that are whole numbers become integers, NaN a missing label; others are named by row and member."""
     if array.dtype.kind != "f":
         return array
     out = np.empty(array.shape, np.int64)
     for start in range(0, len(array), _SCAN_ROWS):
         part = array[start : start + _SCAN_ROWS].astype(np.float64)
+        part[np.isnan(part)] = -1.0
         wrong = ~(np.isfinite(part) & (part == np.rint(part)) & (np.abs(part) < 2.0**62))
         if wrong.any():
             row, member = np.argwhere(wrong)[0]
@@ -129,7 +129,7 @@ def refuse_negative(array: NDArray[Any], names: Sequence[str], rows: Rows | None
 
 def no_label(value: Any, row: int, name: str) -> InputError:
     return InputError(
-        f"base labels hold {value} at row {row}, member {name}: labels are whole numbers, and -1 is a missing label"
+        f"base labels hold {value} at row {row}, member {name}: labels are whole numbers; -1 and NaN are missing labels"
     )
 
 

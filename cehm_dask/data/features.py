@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from cehm_dask.data.arrays import is_store, open_array
 from cehm_dask.data.delimited import BOOLEANS, MISSING, NUMBER
 from cehm_dask.data.files import absolute, exists, fingerprint, is_url, npy_faults, open_npy
+from cehm_dask.data.names import places_of
 from cehm_dask.data.tables import Csv, Parquet, is_table, open_table
 from cehm_dask.errors import InputError, InputTypeError, NotFoundError
 
@@ -72,6 +73,15 @@ class Features:
     def n_features(self) -> int:
         return len(self.names)
 
+    def select(self, names: Sequence[str]) -> "Features":
+        """The columns with these names, in their order; by place where either side has no names."""
+        places = places_of(self.names, names, "feature")
+        if places is None:
+            return replace(self, names=tuple(names))
+        read, reopen = self.read, self.reopen
+        again = None if reopen is None else partial(_selected, reopen, tuple(names))
+        return replace(self, names=tuple(names), read=lambda a, b: read(a, b)[:, places], reopen=again)
+
     def stamp(self) -> str | None:
         """Changes when the file that rows are read from is written; None where there is none."""
         return None if self.path is None else fingerprint(self.path)
@@ -79,6 +89,10 @@ class Features:
     def blocks(self) -> list[tuple[int, int]]:
         """First row of each block and the row after its last."""
         return [(start, min(start + BLOCK_ROWS, self.n_samples)) for start in range(0, self.n_samples, BLOCK_ROWS)]
+
+
+def _selected(reopen: Callable[[], Features], names: tuple[str, ...]) -> Features:
+    return reopen().select(names)
 
 
 def as_features(X: Any, *, leave_out: Sequence[str] = ()) -> Features:

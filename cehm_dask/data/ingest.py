@@ -6,7 +6,7 @@ whole shard at a time. No more than a few blocks are ever in memory.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cehm_dask.data.alignment import joined
 from cehm_dask.data.arrays import is_store, open_array
 from cehm_dask.data.attributes import format_of
 from cehm_dask.data.columns import columns_of
@@ -112,7 +113,9 @@ def open_stream(base_labels: Any, leave_out: Sequence[str] = ()) -> Stream:
     """Any accepted form of base labels as blocks of columns."""
     if isinstance(base_labels, str | os.PathLike):
         return _open_path(os.fspath(base_labels), leave_out)
-    if isinstance(base_labels, list | tuple):
+    if isinstance(base_labels, list | tuple | Mapping):
+        base_labels = joined(base_labels)
+    if isinstance(base_labels, list):
         base_labels = _stacked(base_labels)
     if hasattr(base_labels, "columns"):
         return _from_frame(base_labels, "a data frame")

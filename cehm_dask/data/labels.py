@@ -6,7 +6,7 @@ codes that the kernels use as sparse-matrix indices. Where the user's array alre
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cehm_dask.data.alignment import joined
 from cehm_dask.data.arrays import is_store
 from cehm_dask.data.bounds import fault_in
 from cehm_dask.data.columns import (
@@ -29,6 +30,7 @@ from cehm_dask.data.encoding import Stream, array_stream, survey, table_stream
 from cehm_dask.data.ensemble_store import Ensemble, open_ensemble
 from cehm_dask.data.files import open_npy
 from cehm_dask.data.mapped import mapped_rows
+from cehm_dask.data.names import places_of
 from cehm_dask.data.shape import Shape
 from cehm_dask.data.sources import ArraySource, ChunkSource, Codes, Source
 from cehm_dask.data.tables import Parquet, is_table
@@ -131,9 +133,10 @@ def as_labels(base_labels: Any, *, leave_out: Sequence[str] = (), memory: str | 
 
     Parameters
     ----------
-    base_labels : array of integers (n_samples, n_members), dask array, data frame, list of columns, or a file
-        One column per member; -1 is a missing label. Frames may hold strings. Files: .npy (mapped into memory, not
-        loaded), .csv with a line of names, .parquet or a folder of such files; tables are read block by block.
+    base_labels : array of integers (n_samples, n_members), dask array, data frame, list or dict of columns, or a file
+        One column per member; -1 and NaN are missing labels. Series in a list or dict are matched by their index.
+        Frames may hold strings. Files: .npy (mapped into memory, not loaded), .csv with a line of names, .parquet or a
+        folder of such files; tables are read block by block.
     leave_out : sequence of str
         Columns of a .csv or .parquet file that are no members: names of the rows, known classes.
     memory : str or int, optional
@@ -150,9 +153,11 @@ def as_labels(base_labels: Any, *, leave_out: Sequence[str] = (), memory: str | 
         if is_table(path):
             return _from_stream(table_stream(path, leave_out), machine)
         return _from_npy(_open_npy(Path(path)), path, machine)
+    if isinstance(base_labels, list | tuple | Mapping):
+        base_labels = joined(base_labels)
     if hasattr(base_labels, "columns"):
         return _from_frame(base_labels.compute() if hasattr(base_labels, "compute") else base_labels)
-    if isinstance(base_labels, list | tuple):
+    if isinstance(base_labels, list):
         return _from_columns(base_labels)
     if hasattr(base_labels, "dask") and hasattr(base_labels, "compute"):
         base_labels = base_labels.compute()
@@ -329,23 +334,24 @@ def _encode_ranked(ranked: NDArray[np.int64], values: Sequence[NDArray[Any]], na
     return Labels(ArraySource(codes), len(ranked), widths, True, names, tuple(values), itemsize=codes.dtype.itemsize)
 
 
-def relabel(base_labels: Any, values: Sequence[NDArray[Any]]) -> Labels:
+def relabel(base_labels: Any, values: Sequence[NDArray[Any]], names: Sequence[str]) -> Labels:
     """Base labels of new samples in terms of labels already known; unknown ones count as missing.
 
     Parameters
     ----------
     base_labels
-        As for :func:`as_labels`, with the same members in the same order.
+        As for :func:`as_labels`, with the same members: by name where they have names, else in the same order.
     values : one array of known labels per member, ascending
+    names : the members they belong to
     """
     new = as_labels(base_labels)
-    if new.n_members != len(values):
-        raise InputError(f"base labels have {new.n_members} members, {len(values)} were fitted: they must be the same")
-    codes = new.read(0, new.n_samples).astype(np.int64) - int(new.silent)
+    places = places_of(new.names, names, "member")
+    columns = list(range(len(values))) if places is None else places
+    codes = new.read(0, new.n_samples).astype(np.int64)[:, columns] - int(new.silent)
     ranked = np.full(codes.shape, -1, np.int64)
-    for j, known in enumerate(values):
-        labels = np.arange(new.widths[j]) if new.values is None else new.values[j]
+    for j, (known, column) in enumerate(zip(values, columns, strict=True)):
+        labels = np.arange(new.widths[column]) if new.values is None else new.values[column]
         if (labels.dtype.kind == "U") == (known.dtype.kind == "U"):
-            places = np.append(_rank(labels[:, None], [known])[:, 0], -1)  # the last one serves code -1
-            ranked[:, j] = places[codes[:, j]]
-    return _encode_ranked(ranked, values, new.names)
+            places_in = np.append(_rank(labels[:, None], [known])[:, 0], -1)  # the last one serves code -1
+            ranked[:, j] = places_in[codes[:, j]]
+    return _encode_ranked(ranked, values, tuple(names))

@@ -394,9 +394,11 @@ def test_broken_label__named_by_row_of_the_data_and_member(P, tmp_path, form, va
 
 
 @pytest.mark.parametrize("form", ["numpy", "npy", "dask array", "Zarr array", "list", "pandas", "polars"])
-def test_nan__named_by_row_of_the_data_and_member(P, tmp_path, form):
-    with pytest.raises(ValueError, match=r"hold nan at row 39, member (2|c):"):
-        ingest.ingest(BROKEN[form](broken(P, np.nan), tmp_path), str(tmp_path / "e.zarr"))
+def test_nan__is_a_missing_label(P, tmp_path, form):
+    ingest.ingest(BROKEN[form](broken(P, np.nan), tmp_path), str(tmp_path / "e.zarr"))
+    ingest.ingest(broken(P, -1), str(tmp_path / "expected.zarr"))
+    found, expected = (open_ensemble(str(tmp_path / name)) for name in ("e.zarr", "expected.zarr"))
+    np.testing.assert_array_equal(found.read(0, len(P)), expected.read(0, len(P)))
 
 
 @pytest.mark.parametrize("value", ["-7", "2.5"])

@@ -265,6 +265,17 @@ def test_column__repeated_counts_twice(P):
     assert len(twice.counts_) == len(once.counts_) + 3
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_nan__is_a_missing_label(P, dtype):
+    gaps = P.copy()
+    gaps[17, 2] = gaps[40, 0] = -1
+    expected = fit(gaps).labels_
+    floats = np.where(gaps < 0, np.nan, gaps).astype(dtype)
+    for form in (floats, list(floats.T), pd.DataFrame(floats), pl.DataFrame(floats)):
+        np.testing.assert_array_equal(fit(form).labels_, expected)
+    np.testing.assert_array_equal(fit(da.from_array(floats, chunks=(10, 4))).labels_.compute(), expected)
+
+
 # --- refused -----------------------------------------------------------------------------------------------------
 
 
@@ -313,7 +324,7 @@ def test_refused__no_members_or_no_samples(no_sweep, empty, message):
         fit(empty)
 
 
-BROKEN = [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "-inf"), (2.5, "2.5")]
+BROKEN = [(np.inf, "inf"), (-np.inf, "-inf"), (2.5, "2.5")]
 
 
 @pytest.mark.parametrize(("value", "written"), BROKEN)
