@@ -81,11 +81,7 @@ class Ensemble:
         """Direct access to the shard files, where they are local files."""
         if is_url(self.url) or not Shards.fit(self._array):
             return None
-        return Shards(self._array, Path(self.url) / "labels")
-
-    @cached_property
-    def _limits(self) -> NDArray[np.int64]:
-        return np.asarray(self.widths, np.int64)
+        return Shards(self._array, Path(self.url) / "labels", self.widths)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
@@ -116,8 +112,7 @@ class Ensemble:
         """Codes of the rows start to stop, and whether it is known already that all lie inside their members' slots."""
         inside = False
         if self._shards is not None:
-            rows, checksums, top = self._shards.read(start, stop)
-            inside = bool((top < self._limits).all())
+            rows, checksums, inside = self._shards.read(start, stop)
         else:
             rows = np.asarray(self._array[start:stop])
             self._refuse_lost_shards(start, rows)

@@ -14,7 +14,7 @@ import zarr
 
 from cehm_dask import CEHM
 from cehm_dask.cluster_ensemble import ClusterEnsemble
-from cehm_dask.data import labels
+from cehm_dask.data import labels, shards
 from cehm_dask.data.bounds import fault_in
 from cehm_dask.data.consensus_store import ConsensusStore
 from cehm_dask.data.ensemble_store import open_ensemble
@@ -249,6 +249,49 @@ def test_fault__of_rows_that_do_not_lie_side_by_side():
 @pytest.mark.parametrize("codes", [np.zeros((4, 2), np.uint8), np.zeros(4, np.uint8), np.zeros((4, 3), np.int8)])
 def test_fault__of_shape_and_type(codes):
     assert fault_in(codes, [2, 2, 2], 0, "abc") is not None
+
+
+# --- shards that were read before ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stamp", ["new", "the same"])
+def test_shard__codes_beyond_are_found_though_the_chunk_was_read_before(ensemble, monkeypatch, stamp):
+    """With checksums that are right, in a store without digests: nothing else would notice."""
+    if stamp == "the same":
+        monkeypatch.setattr(shards, "_stamp", lambda _file: ())
+    held = open_ensemble(ensemble)
+    held.read(0, 600)
+    labels_beyond(ensemble)
+    with pytest.raises(StoreError, match=r"row 400, member 2 holds code 200"):
+        held.read(400, 450)
+    np.testing.assert_array_equal(held.read(450, 600), open_ensemble(ensemble).read(450, 600))
+
+
+def test_shard__is_summed_at_every_read(ensemble, monkeypatch):
+    monkeypatch.setattr(shards, "_stamp", lambda _file: ())  # a flip that the file system does not know of
+    held = open_ensemble(ensemble)
+    before = held.read(0, 600)
+    path = Path(ensemble) / "labels" / "c" / "0" / "0"
+    content = bytearray(path.read_bytes())
+    content[3] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match="its checksum is wrong"):
+        held.read(0, 50)
+    np.testing.assert_array_equal(held.read(50, 600), before[50:])
+
+
+def test_shard__largest_codes_are_looked_for_once(ensemble, monkeypatch):
+    looks, largest = [], shards.largest
+    monkeypatch.setattr(shards, "largest", lambda codes: looks.append(codes) or largest(codes))
+    held = open_ensemble(ensemble)
+    for _ in range(3):
+        held.read(0, 600)
+    assert len(looks) == 12  # chunks
+    path = Path(ensemble) / "labels" / "c" / "0" / "0"
+    times = path.stat()
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # touched: no more than the time of the change itself
+    held.read(0, 600)
+    assert len(looks) == 12 + 4  # those of the one shard
 
 
 # --- arrays and files that change under a run --------------------------------------------------------------------
