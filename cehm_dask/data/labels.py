@@ -21,6 +21,7 @@ from cehm_dask.data.columns import (
     columns_of,
     encode_column,
     read_number_block,
+    refuse_annotated,
     refuse_negative,
     refuse_type,
     whole_numbers,
@@ -150,6 +151,7 @@ def as_labels(base_labels: Any, *, leave_out: Sequence[str] = (), memory: str | 
         if is_table(path):
             return _from_stream(table_stream(path, leave_out), machine)
         return _from_npy(_open_npy(Path(path)), path, machine)
+    refuse_annotated(base_labels, "base labels")
     if hasattr(base_labels, "columns"):
         return _from_frame(base_labels.compute() if hasattr(base_labels, "compute") else base_labels)
     if isinstance(base_labels, list | tuple):
