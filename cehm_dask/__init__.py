@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cehm_dask.cluster_ensemble import ClusterEnsemble
+    from cehm_dask.doors import tl
     from cehm_dask.estimator import CEHM
     from cehm_dask.method.solution import ConsensusWarning
 
@@ -19,10 +20,12 @@ _HOME = {
     "ConsensusWarning": "cehm_dask.method.solution",
 }
 
-__all__ = ["CEHM", "ClusterEnsemble", "ConsensusWarning"]
+__all__ = ["CEHM", "ClusterEnsemble", "ConsensusWarning", "tl"]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "tl":
+        return import_module("cehm_dask.doors.tl")
     if name not in _HOME:
         raise AttributeError(f"module 'cehm_dask' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

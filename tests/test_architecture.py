@@ -25,6 +25,7 @@ LAYERS = [
     {"report"},
     {"pipeline"},
     {"paper"},
+    {"doors"},
     {"cli"},
     {"__main__"},
 ]
@@ -37,6 +38,8 @@ HOMES = {
     "distributed": {"engine.dask", "clusters.connect", "clusters.current"},
     "cryptography": {"clusters.certificates"},
     "dask_ml": {"members.fit"},
+    "anndata": {"doors.observations"},
+    "h5py": {"doors.observations"},
     "matplotlib": {"paper.figures"},
     "pymetis": {"rivals.metis"},
     "scikit_posthocs": {"paper.compare"},

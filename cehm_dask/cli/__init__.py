@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from cehm_dask import __version__
-from cehm_dask.cli import cluster, compare, consensus, data, evaluate, report, reproduce, run, verify
+from cehm_dask.cli import cluster, compare, consensus, data, evaluate, report, reproduce, run, stability, verify
 from cehm_dask.cli.explain import Commands, JsonLines, TextLines
 
 
@@ -75,6 +75,7 @@ for _command in (
     compare.compare,
     evaluate.evaluate,
     evaluate.predict,
+    stability.stability,
     cluster.cluster,
     cluster.submit,
     cluster.status,

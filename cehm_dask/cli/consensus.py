@@ -21,6 +21,7 @@ RESTARTS = "Medoid starts. auto: more starts are more candidates; other variants
 )
 @click.option("-o", "--output", help="Where the result goes: .zarr (can be resumed), .npy, .csv or .parquet.")
 @click.option("--id", "row_id", help="Column of a .csv or .parquet file that names the rows; kept in the output.")
+@click.option("--keys", multiple=True, help="Columns of obs of an AnnData: a name, or a pattern such as 'leiden_*'.")
 @click.option(
     "--variant",
     default="auto",
@@ -52,6 +53,7 @@ def consensus(
     labels: str,
     output: str | None,
     row_id: str | None,
+    keys: tuple[str, ...],
     seed: int,
     memory: str | None,
     cluster: str | None,
@@ -62,22 +64,30 @@ def consensus(
     """Consensus of base labels: one row per sample, one column per member.
 
     LABELS is a .npy, .csv or .parquet file, or an ensemble.zarr (path or URL), which is read block by block and may
-    be larger than memory. An interrupted run with a .zarr output resumes: give the same command.
+    be larger than memory; or an AnnData (.h5ad, or its .zarr), of which only columns of obs are read: name them with
+    --keys. An interrupted run with a .zarr output resumes: give the same command.
 
     \b
     Examples:
       cehm consensus labels.npy --k 10 -o consensus.npy
       cehm consensus labels.csv --k 4 --restarts 10 --id customer -o consensus.csv
       cehm consensus ensemble.zarr --k 10 --memory 2GiB -o consensus.zarr
+      cehm consensus atlas.h5ad --keys 'leiden_*' --k 12 -o consensus.csv
       cehm consensus ensemble.zarr --k 10 --cluster cluster_configs/slurm.yaml -o consensus.zarr
     """
     from cehm_dask.cli.display import Rounds, Stopwatch, summary
     from cehm_dask.clusters.connect import connect
     from cehm_dask.data.arrays import is_store
     from cehm_dask.data.labels import as_labels
+    from cehm_dask.doors.observations import by_size, is_annotated, read_observations
     from cehm_dask.estimator import CEHM
     from cehm_dask.results import export
 
+    cells = read_observations(labels, keys) if is_annotated(labels) else None
+    if keys and cells is None:
+        raise InputError(
+            f"--keys {keys[0]}: {labels} is no AnnData; give a .h5ad file, or the .zarr store of an AnnData"
+        )
     if row_id is not None and not labels.endswith((".csv", ".parquet")):
         raise InputError(f"--id {row_id}: {labels} has no columns with names; only .csv and .parquet files have")
     stored = output is not None and is_store(output)
@@ -87,8 +97,9 @@ def consensus(
     with connect(cluster) as client, Rounds(console, quiet=quiet) as progress:
         if client is not None and not quiet:
             console.print(f"dashboard: {client.dashboard_link}", highlight=False)
+        given: Any = labels if cells is None else cells.frame
         model = CEHM(random_state=seed, **params).fit(
-            labels if row_id is None else as_labels(labels, leave_out=[row_id], memory=memory),
+            given if row_id is None else as_labels(labels, leave_out=[row_id], memory=memory),
             output=output if stored else None,
             overwrite=overwrite,
             memory=memory,
@@ -97,6 +108,9 @@ def consensus(
         )
     if output is not None and not stored:
         ids = None if row_id is None else export.column_ids(labels, row_id)
+        if cells is not None:  # as cehm_dask.tl.consensus writes them
+            ids = cells.ids
+            model.labels_, model.cluster_sizes_ = by_size(model.labels_, model.cluster_sizes_)
         export.write(Path(output), model.labels_, model.margin_, model.confidence_, ids, memory=memory)
     if not quiet:
         summary(Terminal(), model, watch.seconds)

@@ -48,6 +48,14 @@ def open_array(url: str, of: str = "base labels") -> Any:
         raise StoreError(f"store {url}: expected a Zarr array of {of}: {error}") from error
 
 
+def open_group(url: str) -> Any:
+    """A Zarr group that somebody else made, of any version; None where there is none."""
+    try:
+        return zarr.open_group(url, mode="r")
+    except Exception:  # a dozen kinds; whoever opens it as something else says what is wrong with it
+        return None
+
+
 def _store(url: str, *, read_only: bool) -> Store:
     return FsspecStore.from_url(url, read_only=read_only) if is_url(url) else LocalStore(url, read_only=read_only)
 

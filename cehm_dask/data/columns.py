@@ -24,6 +24,15 @@ def columns_of(frame: Any) -> list[Any]:
     return [frame.iloc[:, j] for j in places] if hasattr(frame, "iloc") else [frame[:, j] for j in places]
 
 
+def refuse_annotated(given: Any, what: str) -> None:
+    """An error if something is an AnnData: numpy would take it apart cell by cell, for hours."""
+    if all(hasattr(given, name) for name in ("obs", "obsm", "uns", "obs_names")):
+        raise InputTypeError(
+            f"{what}: an AnnData: use cehm_dask.tl.consensus(adata, keys='leiden_*', n_clusters=…) for clusterings in "
+            "its obs, or use_rep='X_pca' instead of keys to have members made from an embedding"
+        )
+
+
 def encode_column(column: Any, name: str, first_row: int = 0) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """The labels of one member, ascending, and each row's rank among them (-1 = a missing label).
 

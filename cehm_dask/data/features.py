@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.data.arrays import is_store, open_array
+from cehm_dask.data.columns import refuse_annotated
 from cehm_dask.data.delimited import BOOLEANS, MISSING, NUMBER
 from cehm_dask.data.files import absolute, exists, fingerprint, is_url, npy_faults, open_npy
 from cehm_dask.data.names import places_of
@@ -109,6 +110,7 @@ def as_features(X: Any, *, leave_out: Sequence[str] = ()) -> Features:
         return X
     if isinstance(X, str | os.PathLike):
         return _from_path(os.fspath(X), leave_out)
+    refuse_annotated(X, "features")
     if hasattr(X, "columns"):
         return _from_frame(X)
     if hasattr(X, "tocsr"):

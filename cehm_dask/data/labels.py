@@ -22,6 +22,7 @@ from cehm_dask.data.columns import (
     columns_of,
     encode_column,
     read_number_block,
+    refuse_annotated,
     refuse_negative,
     refuse_type,
     whole_numbers,
@@ -155,6 +156,7 @@ def as_labels(base_labels: Any, *, leave_out: Sequence[str] = (), memory: str | 
         return _from_npy(_open_npy(Path(path)), path, machine)
     if isinstance(base_labels, list | tuple | Mapping):
         base_labels = joined(base_labels)
+    refuse_annotated(base_labels, "base labels")
     if hasattr(base_labels, "columns"):
         return _from_frame(base_labels.compute() if hasattr(base_labels, "compute") else base_labels)
     if isinstance(base_labels, list):

@@ -1,0 +1,1 @@
+"""Doors to where people already work: thin, each behind its own extra."""
