@@ -18,13 +18,15 @@ A large gap is not enough: k-means also cuts a uniform square into the same quar
 if one of these holds:
 
 - most members have 1.5 k clusters or more, so they could have split further and did so each in another way;
-- eigenvalue k + 1 lies at the edge of the null model: beyond k clusters, the members are independent;
-- the members are nested: where clusters of two members overlap, the smaller lies inside the larger. Members that merge
-  or split whole clusters are like that, members that cut a continuum somewhere are not.
+- eigenvalue k + 1 lies at the edge of the null model, and labels that leave their cluster may be in any other: beyond k
+  clusters, the members are independent;
+- the members are nested: where clusters of two members overlap, the smaller lies inside the larger. And most clusters
+  that two members find have the same samples in both. Members that merge or split whole clusters are like that, members
+  that cut a continuum somewhere are not, even if it is about the same place (:mod:`cehm_dask.method.overlaps`).
 
-Nested members that are not finer than the clusters tell k by their borders rather than by gaps
-(:mod:`cehm_dask.borders`): k-means from one random start merges two clusters here and splits one there, each time
-others, which blurs the eigenvalues but hardly the borders.
+Nested members tell k by their borders rather than by gaps (:mod:`cehm_dask.method.borders`) if they are not finer than
+the clusters, or if no gap is wide enough: k-means from one random start merges two clusters here and splits one there,
+each time others, which blurs the eigenvalues but hardly the borders.
 
 If none holds, there is no clear k, and the k with the largest gap is kept all the same. Agreement with the members
 would be a bad judge: it mostly grows with k.
@@ -40,6 +42,7 @@ from numpy.typing import NDArray
 from cehm_dask.machine import one_thread
 from cehm_dask.method.borders import Level, levels
 from cehm_dask.method.intersections import Hyperedges
+from cehm_dask.method.overlaps import Overlaps, overlaps
 from cehm_dask.method.spectral import iterated_vectors
 
 # The constants below were chosen on 40 sets of blobs, 40 of uniform noise (k-means members of one and of ten starts)
@@ -76,7 +79,20 @@ NESTED = 0.85
 """Least containment of nested members.
 
 Nine in ten ensembles on blobs, of coarse or same-k members, had 0.86 to 0.99; uniform noise had 0.3 to 0.84, except for
-k-means with four clusters in the plane, which finds the same quarters every time (1.0): no rule on labels can tell.
+k-means with four clusters in the plane or eight in space, which finds the same quarters or octants every time.
+"""
+
+MOST_SAME = 0.4
+"""Least share of clusters with the same samples, of those that two nested members find.
+
+72 ensembles on blobs had 0.56 to 1, cuts of a uniform cube into octants 0.07 and 0.27 (seeds 60,000 on).
+"""
+
+SCATTERED = 0.25
+"""Labels that are right or wrong at random leave no larger share of the pairs of clusters apart.
+
+96 ensembles of made-up labels had 0.18 at most. Of 72 on uniform noise two would have passed for independent beyond k:
+both had 0.36 or more.
 """
 
 FIRM = 0.6
@@ -166,22 +182,6 @@ def _eigenvalues(hyperedges: Hyperedges, count: int) -> NDArray[np.float64]:
     return np.pad(values / values[0], (0, max(0, count - len(values))))[:count]
 
 
-def containment(hyperedges: Hyperedges) -> float:
-    """How much of the smaller of two clusters of different members lies in the larger one.
-
-    Mean over all samples and pairs of members; 1 if members only merge or split each other's clusters.
-    """
-    total = weighted = 0.0
-    sizes = hyperedges.sizes.astype(np.float64)
-    for member in range(hyperedges.n_members):  # row by row: no second table of the size of the intersections
-        rows = hyperedges.of_member(member)
-        shared = hyperedges.intersections[rows].astype(np.float64)
-        shared[:, rows] = 0.0
-        total += shared.sum()
-        weighted += (shared**2 / np.minimum(sizes[rows, None], sizes[None, :])).sum()
-    return float(weighted / total) if total else 0.0
-
-
 def choose(hyperedges: Hyperedges, n_clusters: Iterable[int]) -> Choice:
     """The number of clusters to keep, of those that were run or may be."""
     ks = sorted(set(n_clusters))
@@ -189,11 +189,13 @@ def choose(hyperedges: Hyperedges, n_clusters: Iterable[int]) -> Choice:
         return Choice(ks[0], True, ONLY_ONE)
     found = gaps(hyperedges, max(ks))
     scale = _scale(found)
-    if scale is _drop and not _independent(found) and containment(hyperedges) >= NESTED:
+    lie = overlaps(hyperedges)
+    ranked = sorted(found, key=lambda gap: -scale(gap))
+    if not _independent(found) and _by_cuts(lie) and (scale is _drop or _problem_of(lie, ranked, scale)):
         drawn = levels(hyperedges)
         if any(level.n_clusters in ks for level in drawn):
             return _by_borders(drawn, ks)
-    why_not = _unclear(hyperedges, found, ks, scale)
+    why_not = _unclear(lie, ranked, ks, scale)
     possible = [gap for gap in found if gap.n_clusters in ks]
     if not possible or max(map(scale, possible)) <= 0.0:
         return Choice(ks[0], False, f"{why_not}; kept is k={ks[0]}, the smallest")
@@ -259,28 +261,38 @@ def _independent(found: list[Gap]) -> bool:
     return not found or max(gap.inside for gap in found) <= found[0].edge
 
 
-def _unclear(hyperedges: Hyperedges, found: list[Gap], ks: list[int], scale: Scale) -> str:
-    """Why no number of clusters stands out; empty if one does."""
-    ranked = sorted(found, key=lambda gap: -scale(gap))
+def _by_cuts(lie: Overlaps) -> bool:
+    """Whether members only merge and split each other's clusters, and not just about."""
+    return lie.containment >= NESTED and lie.same >= MOST_SAME
+
+
+def _unclear(lie: Overlaps, ranked: list[Gap], ks: list[int], scale: Scale) -> str:
+    """Why no number of clusters stands out; empty if one does. The largest gap comes first."""
     if not ranked:
         return "no member has two clusters or more"
-    if _independent(found):
+    if _independent(ranked):
         return "the members agree no more than independent labels do"
-    problem = _problem_of(hyperedges, ranked, scale)
     k = ranked[0].n_clusters
-    return problem or ("" if k in ks else f"k={k} stands out, which was not run")
+    return _problem_of(lie, ranked, scale) or ("" if k in ks else f"k={k} stands out, which was not run")
 
 
-def _problem_of(hyperedges: Hyperedges, ranked: list[Gap], scale: Scale) -> str:
+def _problem_of(lie: Overlaps, ranked: list[Gap], scale: Scale) -> str:
     """What is wrong with the largest gap; empty if nothing is."""
     largest = ranked[0]
     k = largest.n_clusters
     if scale is _drop:
-        if largest.to_edge and largest.drop >= DROP_TO_EDGE:
+        at_random = lie.apart <= SCATTERED or lie.same >= MOST_SAME
+        if largest.to_edge and largest.drop >= DROP_TO_EDGE and at_random:
             return ""
+        coarse = f"too few members have {FINER} times k={k} clusters or more, and "
+        if lie.containment >= NESTED and lie.same < MOST_SAME:
+            return (
+                f"{coarse}clusters that two members find differ in their samples, as cuts through a continuum do "
+                f"({lie.same:.0%} are the same, at least {MOST_SAME:.0%} is needed)"
+            )
         return (
-            f"too few members have {FINER} times k={k} clusters or more, and clusters of different members cut "
-            f"across each other (containment {containment(hyperedges):.2f}, at least {NESTED} is needed)"
+            f"{coarse}clusters of different members cut across each other (containment {lie.containment:.2f}, at "
+            f"least {NESTED} is needed)"
         )
     if scale(largest) < WIDE_IF_FINE:
         return f"no spectral gap is large enough (the largest, behind k={k}, is {scale(largest):.2f} of {WIDE_IF_FINE})"

@@ -14,7 +14,7 @@ from cehm_dask.engine.sweep import Engine
 from cehm_dask.job import Where, budget_of, find_consensus
 from cehm_dask.method import choice, survey
 from cehm_dask.method.borders import levels
-from cehm_dask.method.choice import choose, containment, gaps, tiny_clusters
+from cehm_dask.method.choice import choose, gaps, tiny_clusters
 from cehm_dask.method.intersections import hyperedges_of, intersections
 from cehm_dask.method.params import Params
 from cehm_dask.method.result import gather, join
@@ -116,6 +116,40 @@ def test_levels__borders_that_members_share_are_firm():
     assert found[6].firm > 0.8 > 0.5 > found[6].finer
 
 
+def test_choose__members_in_doubt_whether_they_are_fine():
+    """The widest gap lies behind so few clusters that all members seem fine, and is too narrow; borders tell."""
+    k, rows, _, _ = random_set(60001)
+    hyperedges = hyperedges_in(members_of(rows, k, k, 60001))
+    widest = max(gaps(hyperedges, 30), key=lambda gap: gap.width)
+    assert widest.finer == 1.0
+    assert widest.width < choice.WIDE_IF_FINE
+    found = choose(hyperedges, WIDE)
+    assert (found.n_clusters, found.clear) == (k, True)
+
+
+@pytest.mark.parametrize("d", [2, 3])
+def test_choose__no_clear_k_where_a_continuum_is_cut_at_about_the_same_place(d):
+    rng = np.random.default_rng(d)
+    points = rng.random((2000, d))
+    cuts = [points > rng.normal(0.5, 0.01, d) for _ in range(30)]
+    found = judged(np.stack(cuts, axis=1) @ 2 ** np.arange(d), WIDE)
+    assert not found.clear
+    assert "differ in their samples, as cuts through a continuum do" in found.reason
+    corners = points[(np.abs(points - 0.5) > 0.1).all(axis=1)]  # nothing where the cuts are
+    found = judged(np.stack([corners > rng.normal(0.5, 0.01, d) for _ in range(30)], axis=1) @ 2 ** np.arange(d), WIDE)
+    assert (found.n_clusters, found.clear) == (2**d, True)
+
+
+def test_choose__no_clear_k_where_coarser_members_cut_the_continuum_elsewhere():
+    """Eight octants in six members, and nothing beyond that shuffled labels have not; others cut across them."""
+    k, _, _, rng = random_set(60002)
+    flat = rng.random((1859, int(rng.integers(2, 11))))
+    assert flat.shape[1] == 3
+    found = judged(members_of(flat, 2, k, 60002), WIDE)
+    assert not found.clear
+    assert "cut across each other" in found.reason
+
+
 def test_choose__borders_of_a_k_that_was_not_run():
     k, rows, _, _ = random_set(20002)
     found = choose(hyperedges_in(members_of(rows, k, k, 20002)), [2, k - 1])
@@ -206,14 +240,6 @@ def test_gaps__shuffled_members_stay_below_the_edge(three, width):
         assert gap.inside < 1.05 * gap.edge
         assert gap.width < choice.WIDE_IF_FINE
         assert not (gap.to_edge and gap.drop >= choice.DROP_TO_EDGE)
-
-
-def test_containment__from_nested_to_crossed():
-    nested = np.array([[0, 0, 5], [0, 1, 5], [1, 2, 6], [1, 3, 6]])
-    assert containment(hyperedges_in(nested)) == 1.0
-    crossed = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
-    assert containment(hyperedges_in(crossed)) == 0.5
-    assert containment(hyperedges_in(nested[:, :1])) == 0.0
 
 
 def test_tiny_clusters__named_below_half_a_percent():
