@@ -2,6 +2,7 @@
 
 import ast
 import errno
+import logging
 import os
 import random
 import re
@@ -14,6 +15,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
@@ -42,6 +44,7 @@ from cehm_dask.errors import (
     exit_code_of,
     sentence_of,
 )
+from cehm_dask.method.jit import jit
 from cehm_dask.pipeline import run
 from cehm_dask.pipeline.recipe import example, parse
 from tests.conftest import cehm, worker_processes
@@ -471,6 +474,22 @@ def test_numba__without_a_place_for_its_cache(tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [str(tmp_path / "cehm_dask" / "method" / "counting.py"), "3"]
     assert "intersections is compiled again in every process" in done.stderr
+
+
+def test_numba__whose_cache_has_no_room_left(monkeypatch, caplog):
+    # The place is there and may be written to; only then is it found to be full.
+    def save(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "kernels.nbi")
+
+    def doubled(number):
+        return 2 * number
+
+    monkeypatch.setattr(numba.core.caching.IndexDataCacheFile, "save", save)
+    compiled = jit(doubled)
+    with caplog.at_level(logging.INFO, logger="cehm_dask"):
+        assert compiled(21) == 42
+    assert "doubled is compiled again in every process ([Errno 28] No space left on device" in caplog.text
+    assert compiled(21.5) == 43
 
 
 # --- recipes that nobody would write -----------------------------------------------------------------------------

@@ -306,13 +306,21 @@ def survey(stream: Stream, progress: Progress = NO_PROGRESS) -> Survey:
 
 
 def _refuse_ids(stream: Stream, values: Sequence[NDArray[Any]], n_samples: int) -> None:
-    """An error if a column of a file names its rows: called an id, or text, and with nearly as many values as rows."""
+    """An error if a column of a file names its rows.
+
+    It does if it is called an id and half of its values differ, if it is text and nearly all of them do, and if all do:
+    clusters of one row each say nothing.
+    """
+    if n_samples < FEWEST_IDS:
+        return
     for name, known in zip(stream.names, values, strict=True):
-        called = _CALLED_ID.search(name) and len(known) > n_samples / 2
-        if n_samples >= FEWEST_IDS and (called or (known.dtype.kind == "U" and len(known) > 0.9 * n_samples)):
+        share = len(known) / n_samples
+        by_values = share == 1 or (known.dtype.kind == "U" and share > 0.9)
+        if by_values or (_CALLED_ID.search(name) and share > 0.5):
             raise InputError(
                 f"{stream.source}: column {name!r} has {len(known)} different values in {n_samples} rows, so it names "
-                f"the rows and is no member: leave it out (--id {name}; id: in a recipe), or rename it if it is one"
+                f"the rows and is no member: leave it out (--id {name}; id: in a recipe)"
+                + ("" if by_values else ", or rename it if it is one")
             )
 
 

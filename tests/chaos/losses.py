@@ -14,7 +14,7 @@ from tests.chaos.command import FORKS, is_stopped
 WAIT_SECONDS = 3
 """How long the command tries to reach a scheduler."""
 
-READY_SECONDS = 60
+READY_SECONDS = 300
 
 
 class Cluster:
@@ -24,13 +24,7 @@ class Cluster:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True)
         self.workers = []
-        note = self.folder / "address"
-        self.scheduler = self._start(_schedule, str(note))
-        deadline = time.monotonic() + READY_SECONDS
-        while not note.exists():
-            assert time.monotonic() < deadline, "the scheduler did not start"
-            time.sleep(0.02)
-        self.address = note.read_text()
+        self.scheduler, self.address = self._start("scheduler", _schedule)
         (self.folder / "cluster.yaml").write_text(
             f"kind: address\naddress: {self.address}\nworkers: 1\nwait_seconds: {WAIT_SECONDS}\n"
         )
@@ -41,16 +35,25 @@ class Cluster:
         return self.folder / "cluster.yaml"
 
     def add_worker(self, threads=1, *, at=None, number=signal.SIGKILL, victim=None):
-        """Start a worker, which may lose itself, or its scheduler, at the so-many-th of its blocks and tasks."""
+        """Start a worker, which may lose itself, or its scheduler, at the so-many-th of its blocks and tasks.
+
+        It has joined when this returns: a command that began with the other worker alone may be done before.
+        """
         pid = self.scheduler.pid if victim == "scheduler" else None
-        worker = self._start(_work, self.address, threads, at, int(number), pid)
+        worker, _ = self._start(f"worker {len(self.workers)}", _work, self.address, threads, at, int(number), pid)
         self.workers.append(worker)
         return worker
 
-    def _start(self, target, *args):
-        process = FORKS.Process(target=target, args=args)
+    def _start(self, name, target, *args):
+        """A process that has written its address down."""
+        note = self.folder / name
+        process = FORKS.Process(target=target, args=(str(note), *args))
         process.start()
-        return process
+        deadline = time.monotonic() + READY_SECONDS
+        while not note.exists():
+            assert time.monotonic() < deadline, f"the {name} did not start"
+            time.sleep(0.02)
+        return process, note.read_text()
 
     def close(self):
         for process in (*self.workers, self.scheduler):
@@ -88,14 +91,18 @@ def _schedule(note):
 
     async def serve():
         async with Scheduler(host="127.0.0.1", port=0, dashboard=False) as scheduler:
-            Path(f"{note}.half").write_text(scheduler.address)
-            os.rename(f"{note}.half", note)
+            _write_down(note, scheduler.address)
             await scheduler.finished()
 
     _quietly(serve)
 
 
-def _work(address, threads, at, number, victim):
+def _write_down(note, address):
+    Path(f"{note}.half").write_text(address)
+    os.rename(f"{note}.half", note)
+
+
+def _work(note, address, threads, at, number, victim):
     from distributed import Worker, WorkerPlugin
 
     from cehm_dask.engine.span import Span
@@ -117,6 +124,7 @@ def _work(address, threads, at, number, victim):
         with tempfile.TemporaryDirectory() as folder:
             options = {"nthreads": threads, "memory_limit": "2GiB", "local_directory": folder, "dashboard": False}
             async with Worker(address, host="127.0.0.1", plugins=[Tasks()], **options) as worker:
+                _write_down(note, worker.address)
                 await worker.finished()
 
     Span.blocks = counted

@@ -184,30 +184,60 @@ def import_under_a_consensus_that_stands_still(scene, rng):
     return folder, "reader told to try again"
 
 
+def consensus_at_a_read_of_an_evaluation(scene, rng):
+    """Overwrite right before or after a reader opens one of the arrays."""
+    folder = scene.copy(finished=True)
+    moment = Moment(f"read {rng.choice(['labels', 'margin'])}/c/0", after=rng.random() < 0.5)
+    running = Running(EVALUATE, folder, watched=folder / "out.zarr", stop_at=moment)
+    assert running.wait_until_stopped(), running.end().err
+    writing = cehm("consensus", "ensemble.zarr", "--k", "3", *FIT[4:], "--overwrite", folder=folder)
+    running.go_on()
+    reading = running.end()
+    assert writing.code == 0, writing.err
+    assert not reading.crashed, reading.err
+    assert reading.code == STORAGE, (reading.code, reading.out, reading.err)
+    assert not reading.out
+    again = cehm(*EVALUATE, folder=folder)
+    assert again.code == 0, again.err
+    sound(folder, "out.zarr")
+    return folder, "reader told to try again"
+
+
 def npy_changed_under_a_consensus(scene, rng):
-    """A mapped file that is written anew, in place or not, while a consensus reads it."""
+    """A file whose codes were made and kept when it was read, so that it is needed no more."""
+    folder, fit = _with_changed_npy(scene, rng, np.load(scene.made / "a.npy"))
+    assert fit.code == 0, fit.err
+    arrays = evidence.of_store(folder / "out.zarr")[0]
+    assert arrays["labels"] == scene.results["a"][0]["labels"], "a mixture"
+    return folder, "reader whole"
+
+
+def mapped_npy_changed_under_a_consensus(scene, rng):
+    """A file that holds codes as they are, and is read in every sweep."""
+    folder, fit = _with_changed_npy(scene, rng, np.load(scene.made / "a.npy").clip(0).astype(np.uint8))
+    assert fit.code == STORAGE, (fit.code, fit.err)
+    return folder, "reader told to try again"
+
+
+def _with_changed_npy(scene, rng, labels):
+    """A consensus whose file is written anew, in place or not, right before a checkpoint."""
     folder = scene.copy()
     command = ("consensus", "labels.npy", *HOW, "-o", "out.zarr")
-    shutil.copy(folder / "a.npy", folder / "labels.npy")
+    np.save(folder / "labels.npy", labels)
     moment = Moment("os.rename checkpoint.npz", rng.randint(1, 6))
     running = Running(command, folder, watched=folder / "out.zarr", stop_at=moment)
     assert running.wait_until_stopped(), running.end().err
-    changed = np.load(folder / "a.npy")[::-1]
     if rng.random() < 0.5:
         mapped = np.load(folder / "labels.npy", mmap_mode="r+")
-        mapped[:] = changed
+        mapped[:] = labels[::-1]
         mapped.flush()
     else:
-        np.save(folder / "new.npy", changed)
+        np.save(folder / "new.npy", labels[::-1])
         (folder / "new.npy").rename(folder / "labels.npy")
     running.go_on()
     fit = running.end()
     assert not fit.crashed, fit.err
-    assert fit.code in (0, STORAGE), fit.err
-    if fit.code == 0:  # read before it was changed
-        arrays = evidence.of_store(folder / "out.zarr")[0]
-        assert arrays["labels"] == scene.results["a"][0]["labels"], "a mixture"
-    return folder, "reader whole" if fit.code == 0 else "reader told to try again"
+    return folder, fit
 
 
 RACES = {
@@ -217,7 +247,9 @@ RACES = {
     "import under a consensus": import_under_a_consensus,
     "import at a checkpoint of a consensus": import_under_a_consensus_that_stands_still,
     "consensus under an evaluation": consensus_under_an_evaluation,
+    "consensus at a read of an evaluation": consensus_at_a_read_of_an_evaluation,
     ".npy changed under a consensus": npy_changed_under_a_consensus,
+    ".npy that is mapped changed under a consensus": mapped_npy_changed_under_a_consensus,
 }
 
 

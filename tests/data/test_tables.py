@@ -111,6 +111,10 @@ REFUSED = {
         "who,a\n" + "".join(f"p{row},1\n" for row in range(30)),
         "'who' has 30 different values in 30 rows, so it names the rows and is no member",
     ),
+    "numbers of the rows": (
+        "key,a\n" + "".join(f"{1000 + 7 * row % 30},{row % 3}\n" for row in range(30)),
+        r"'key' has 30 different values in 30 rows, so it names the rows and is no member: leave it out \(--id key",
+    ),
     "no line of names": ("4,2\n1,2\n", "the first line holds numbers only, '4, 2'.*such as m0,m1"),
     "no line of names, like row numbers": ("0,1\n1,2\n", "the first line holds numbers only"),
     "no line of names, text": ("x,y\ny,x\nx,y\n", "the first line, 'x, y', is found among the rows again"),
