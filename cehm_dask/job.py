@@ -311,5 +311,5 @@ def _facts(engine: Engine, result: Consensus) -> dict[str, Any]:
         "seconds": result.seconds,
         "bytes_read": read,
         "memory": {"allowed": budget.allowed, "projected": budget.projected, "peak": peak_bytes()},
-        "versions": {name: importlib.metadata.version(name) for name in ("cehm-dask", "numpy", "numba", "kmedoids")},
+        "versions": {name: importlib.metadata.version(name) for name in ("cehm-dask", "numpy", "numba")},
     }

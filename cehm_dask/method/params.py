@@ -76,7 +76,9 @@ class Params:
                 raise InputError(f"{name}={value!r}: expected one of {', '.join(map(repr, allowed))}")
         for name, low in (("n_clusters", 1), ("tries", 1), ("restarts", 1), ("max_iter", 1)):
             _whole_number(name, getattr(self, name), low)
-            object.__setattr__(self, name, int(getattr(self, name)))  # the solver of k-medoids takes no numpy integers
+            object.__setattr__(
+                self, name, int(getattr(self, name))
+            )  # stores keep them as JSON, which has no numpy integers
         if self.n_clusters > MAX_CLUSTERS:
             raise InputError(f"n_clusters={self.n_clusters}: at most {MAX_CLUSTERS} clusters are supported")
         if self.portfolio is None:

@@ -373,7 +373,7 @@ def test_workers__that_never_start(folder):
 
 
 def test_workers__load_nothing_that_only_the_coordinator_needs(tmp_path):
-    heavy = {"sklearn", "pandas", "kmedoids", "scipy.optimize", "matplotlib"}
+    heavy = {"sklearn", "pandas", "scipy.optimize", "matplotlib"}
     Synth(20_000, 8).write(str(tmp_path / "e.zarr"))
     with worker_processes() as (_, client):
         CEHM(5, restarts=3, random_state=0).fit(
