@@ -106,6 +106,7 @@ def evaluate(
         workers=machine.workers,
         threads=machine.threads,
         returned=False,
+        diffuses=False,
     )
     with Engine(labels, budget, client) as engine:
         engine.watch = watch
