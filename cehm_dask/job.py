@@ -108,6 +108,7 @@ def budget_of(labels: Labels, params: Params, ks: Sequence[int], where: Where) -
         workers=machine.workers,
         threads=machine.threads,
         returned=where.output is None and not where.lazy,
+        diffuses=params.schedule != "direct",
         block_rows=where.block_rows,
     )
 

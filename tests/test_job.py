@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from cehm_dask.engine.budget import make_budget
 from cehm_dask.engine.dask import share_out
 from cehm_dask.errors import BudgetError, BusyError, StoreError
 from cehm_dask.job import Where, find_consensus
-from cehm_dask.method import diffusion, rounds
+from cehm_dask.method import diffusion
 from cehm_dask.method.params import Params
 from cehm_dask.method.result import gather, join
 from cehm_dask.method.trail import rows_to_follow
@@ -44,6 +45,24 @@ def ensemble(hard_ensemble, tmp_path_factory):
 @pytest.fixture(scope="module")
 def wanted(hard_ensemble):
     return find_consensus(as_labels(hard_ensemble), PARAMS, 0, Where(threads=1))
+
+
+def knobs_of(variant):
+    """To be put in the place of PARAMS' own."""
+    params = Params(10, variant=variant)
+    names = ("variant", "similarity", "belonging", "schedule", "portfolio")
+    return {name: getattr(params, name) for name in names}
+
+
+@pytest.fixture(scope="module")
+def wanted_of(hard_ensemble):
+    """The result of a variant in memory, computed once."""
+
+    @cache
+    def of(variant):
+        return find_consensus(as_labels(hard_ensemble), replace(PARAMS, **knobs_of(variant)), 0, Where(threads=1))
+
+    return of
 
 
 def assert_same(found, wanted):
@@ -68,13 +87,15 @@ def test_wanted__takes_several_rounds(wanted):
     keep_state=st.booleans(),
     keep_labels=st.booleans(),
     stored=st.booleans(),
-    sample_rows=st.sampled_from([1, 20, 300, 8192]),
+    sample_stride=st.sampled_from([1, 3, 20, 300, 4779]),
     sigmas=st.sampled_from([0.0, 4.0]),
+    room=st.sampled_from([0.0, 0.01, 1.0]),
+    variant=st.sampled_from(["released", "printed", "cosine", "auto"]),
 )
 @settings(max_examples=30)
 def test_same_labels__any_chunk_block_budget_and_foresight(
     hard_ensemble,
-    wanted,
+    wanted_of,
     tmp_path_factory,
     chunk_rows,
     block_rows,
@@ -82,22 +103,27 @@ def test_same_labels__any_chunk_block_budget_and_foresight(
     keep_state,
     keep_labels,
     stored,
-    sample_rows,
+    sample_stride,
     sigmas,
+    room,
+    variant,
 ):
     folder = tmp_path_factory.mktemp("any")
     ingest(hard_ensemble, str(folder / "e.zarr"), chunk_rows=chunk_rows)
     where = Where(threads=threads, block_rows=block_rows, output=str(folder / "c.zarr") if stored else None)
 
     def budget_of(*args):
-        return replace(budget(*args), keep_state=keep_state, keep_labels=keep_labels)
+        found = budget(*args)
+        terms = {**found.terms, "samples near a cut": int(room * found.terms["samples near a cut"])}
+        kept = {"keep_state": keep_state, "keep_labels": keep_labels}
+        return replace(found, terms=terms, sample_stride=sample_stride, **kept)
 
     budget = job.budget_of
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(job, "budget_of", budget_of)
-        patch.setattr(rounds, "SAMPLE_ROWS", sample_rows)  # a poor sample foretells windows that the cut misses
-        patch.setattr(diffusion, "WINDOW_SIGMAS", sigmas)
-        assert_same(find_consensus(as_labels(folder / "e.zarr"), PARAMS, 0, where), wanted)
+        patch.setattr(diffusion, "BAND_SIGMAS", sigmas)  # cuts miss narrow bands, and those of a poor sample
+        found = find_consensus(as_labels(folder / "e.zarr"), replace(PARAMS, **knobs_of(variant)), 0, where)
+    assert_same(found, wanted_of(variant))
 
 
 @pytest.fixture(params=["a run a worker", "many runs"])
@@ -318,23 +344,22 @@ def test_sweeps__restarts_read_as_often_as_the_slowest(ensemble, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("keep_state", "keep_labels", "sweeps_a_round"), [(True, False, 1), (True, True, 2), (False, False, 3)]
+    ("keep_state", "keep_labels", "sweeps_a_round"),
+    [(True, False, 1), (True, True, 2), (False, False, 1), (False, True, 1)],
 )
-def test_sweeps__counted_one_by_one(ensemble, wanted, monkeypatch, keep_state, keep_labels, sweeps_a_round):
-    budget, problem = job.budget_of, wanted.consensus.chosen.problem
+@pytest.mark.parametrize("variant", ["released", "printed", "cosine"])
+def test_sweeps__counted_one_by_one(ensemble, wanted_of, monkeypatch, variant, keep_state, keep_labels, sweeps_a_round):
+    budget, problem = job.budget_of, wanted_of(variant).consensus.chosen.problem
     monkeypatch.setattr(
         job, "budget_of", lambda *args: replace(budget(*args), keep_state=keep_state, keep_labels=keep_labels)
     )
     found = find_consensus(
-        as_labels(ensemble), Params(10, variant="released", init=problem.medoids.tolist()), 0, Where(threads=1)
+        as_labels(ensemble), Params(10, variant=variant, init=problem.medoids.tolist()), 0, Where(threads=1)
     )
     diffused, adjusted = len(problem.growth) - 1, len(problem.losses)
     # The result reads the labels once more, for the confidences.
     least = 1 + 1 + sweeps_a_round * (diffused - 1) + 1 + adjusted + 1
-    if keep_state:
-        assert found.sweeps == least
-    else:  # without state, ties at the cut take further sweeps
-        assert least <= found.sweeps <= least + 2 * diffused
+    assert found.sweeps == least
 
 
 def test_several_k__same_as_one_by_one(hard_ensemble):
@@ -393,13 +418,13 @@ from cehm_dask.data.labels import as_labels
 from cehm_dask.machine import peak_bytes
 from cehm_dask.method.params import Params
 
-url, output, memory = sys.argv[1:]
-labels = as_labels(url)
+url, output, memory, variant = sys.argv[1:]
+labels, params = as_labels(url), Params(10, variant=variant)
 for _ in range(2):  # the first one loads what reads the memory
-    roomy = budget_of(labels, Params(10), (10,), Where(memory="8GiB", output=output))
+    roomy = budget_of(labels, params, (10,), Where(memory="8GiB", output=output))
 if memory == "tight":
     memory = roomy.projected - roomy.cached_bytes + (1 << 20)
-outcome = find_consensus(labels, Params(10), 0, Where(memory=memory, output=output))
+outcome = find_consensus(labels, params, 0, Where(memory=memory, output=output))
 budget = outcome.budget
 print(json.dumps([peak_bytes(), budget.projected, budget.allowed, budget.keep_state, budget.keep_labels]))
 """
@@ -409,8 +434,13 @@ def test_memory__measured_below_projected_below_allowed(tmp_path):
     """Fresh processes, so that their peak is the run's."""
     url = str(tmp_path / "e.zarr")
     Synth(2_000_000).write(url)
-    for memory, keeps in (("tight", [False, False]), ("2GiB", [True, True])):
-        command = [sys.executable, "-c", MEASURED, url, str(tmp_path / f"{memory}.zarr"), memory]
+    nothing, all_of_it = [False, False], [True, True]
+    for memory, variant, keeps in (
+        ("tight", "auto", nothing),
+        ("tight", "released", nothing),
+        ("2GiB", "auto", all_of_it),
+    ):
+        command = [sys.executable, "-c", MEASURED, url, str(tmp_path / f"{memory}-{variant}.zarr"), memory, variant]
         output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         peak, projected, allowed, *kept = json.loads(output)
         assert peak <= projected <= allowed

@@ -5,7 +5,7 @@ Computed before the first byte is read; a run that cannot fit is refused with bo
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, sqrt
 
 import numpy as np
 
@@ -22,14 +22,25 @@ FEWEST_BLOCK_ROWS = 1 << 13
 MOST_COUNTED = 2**31 - 1
 """Rows that a table of int32 can count: no two hyperedges share more samples than there are."""
 
-STATE_BYTES = 2 + 2 + 2 + 8
-"""Bytes per sample and problem of assignment, the one before it, winner and margin."""
+STATE_BYTES = 2 + 2 + 8
+"""Bytes per sample and problem of assignment, winner and margin."""
 
-WIDEST_WINDOW = 0.05
-"""Share of the samples whose labels may be kept to spare a round its second sweep."""
+WAITING_BYTES = 8 + 8 + 2 + 2
+"""Bytes that a sample near a cut takes beside its labels: row number, margin, winner and the assignment before."""
 
-SAMPLE_ROWS = 1 << 13
-"""Rows of a span, evenly spread, whose labels are kept to foretell where a cut will fall."""
+SAMPLE_ROWS = (1 << 13, 1 << 20)
+"""Rows, evenly spread, whose labels are kept to foretell where a cut will fall: the fewest and the most. The rows near
+the cut that must be kept are n / √sample; (2 n)^⅔ makes the bytes of both together least."""
+
+SAMPLE_BYTES = 64 << 20
+"""That these rows may take, where there are many members."""
+
+BAND_SIGMAS = 4.0
+"""Half the width of the band that a cut is expected in, in standard deviations of a sample's rank: missed once in
+thousands."""
+
+BAND_ROOM = 1.5
+"""Room for the rows of a band, as a multiple of what is expected, which varies by some hundredths."""
 
 SPANS_PER_THREAD = 4
 """Enough to even out threads that are held up, few enough that summing their tables costs nothing."""
@@ -62,11 +73,15 @@ class Budget:
     label_bytes_a_row: int
     stored: bool
     """Whether labels are read from a store."""
+    sample_stride: int
+    """One row of so many is in the sample that foretells cuts."""
+    band_rows: int
+    """Rows near a cut, of one problem, that all processes together have room for."""
 
     @property
     def foretell(self) -> bool:
-        """Whether a sweep costs so much that it pays to foretell cuts: labels are read anew each time."""
-        return self.stored and self.keep_state and not self.keep_labels
+        """Whether a sweep costs so much that it pays to foretell cuts: labels are read, or margins computed, anew."""
+        return not self.keep_state or (self.stored and not self.keep_labels)
 
     @property
     def pass_over(self) -> bool:
@@ -87,6 +102,11 @@ class Budget:
         """Bytes of labels and assignments that one process may keep between sweeps."""
         return self.terms["kept assignments"] + self.terms["kept labels"]
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of samples near a cut that one process may keep in the middle of a round."""
+        return self.terms["samples near a cut"]
+
 
 def make_budget(
     shape: Shape,
@@ -97,6 +117,7 @@ def make_budget(
     workers: int | None = None,
     threads: int = 1,
     returned: bool = True,
+    diffuses: bool = True,
     block_rows: int | None = None,
 ) -> Budget:
     """Settle blocks and spans for problems with the given numbers of clusters, and what may stay in memory.
@@ -114,6 +135,8 @@ def make_budget(
         Of each process.
     returned : bool
         Whether labels and margins come back as arrays in this process.
+    diffuses : bool
+        Whether there are rounds that let in some samples only, so that cuts must be found.
     block_rows : int, optional
         Rows a kernel sees.
     """
@@ -123,8 +146,8 @@ def make_budget(
         )
     block_rows = max(1, min(block_rows, shape.n_samples, MOST_COUNTED))
     columns = sum(clusters) + 12
-    window = ceil(WIDEST_WINDOW * (shape.row_bytes + 8)) if shape.read_rows else 0
-    state = (STATE_BYTES + window) * len(clusters)
+    state = STATE_BYTES * len(clusters)
+    sample_rows, band_rows = _foresight(shape) if diffuses else (0, 0)
     read_rows = shape.read_rows or 0
     edges = _span_edges(shape, workers, threads, block_rows, columns)
     share = rows_of_a_process(edges, workers)
@@ -137,7 +160,11 @@ def make_budget(
         "weights and counts": 8 * shape.n_slots * columns * (4 + 3 * threads),
         "label blocks": 2 * threads * read_rows * shape.row_bytes,
         "margins of blocks": 3 * threads * block_rows * state,
-        "samples": SPANS_PER_THREAD * threads * SAMPLE_ROWS * shape.row_bytes if shape.read_rows else 0,
+        # workers keep a part each, and the coordinator looks at the margins of all
+        "sample of rows": sample_rows * (shape.row_bytes + 5 * 8),
+        "samples near a cut": ceil(band_rows * share / shape.n_samples)
+        * (shape.row_bytes + WAITING_BYTES)
+        * len(clusters),
         "result": (2 + 8 + 8 + 8) * shape.n_samples if returned else 0,
         "kept assignments": 0,
         "kept labels": 0,
@@ -168,7 +195,18 @@ def make_budget(
         state_bytes_a_row=state,
         label_bytes_a_row=shape.row_bytes,
         stored=shape.read_rows is not None,
+        sample_stride=-(-shape.n_samples // max(1, sample_rows)),
+        band_rows=band_rows,
     )
+
+
+def _foresight(shape: Shape) -> tuple[int, int]:
+    """Rows of the sample that foretells cuts, and rows near a cut that there must be room for."""
+    fewest, most = SAMPLE_ROWS
+    wanted = min(most, max(fewest, int((2 * shape.n_samples) ** (2 / 3))))
+    rows = max(1, min(shape.n_samples, wanted, max(1 << 10, SAMPLE_BYTES // shape.row_bytes)))
+    share = (2 + BAND_SIGMAS * sqrt(rows)) / rows
+    return rows, min(shape.n_samples, ceil(BAND_ROOM * share * shape.n_samples))
 
 
 def generation_terms(

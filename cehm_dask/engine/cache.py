@@ -28,8 +28,10 @@ class SpanCache:
         self.keep_state = keep_state
         self.states: dict[int, Any] = {}
         """By problem, or by whatever the work counts by."""
+        self.waiting: dict[int, Any] = {}
+        """By problem: rows near a cut that is not known yet, within :meth:`_Caches.hold`."""
         self.sample: dict[int, Codes] = {}
-        """Labels of a few rows of each block, by the block's first row."""
+        """Labels of a few rows of each block, by the first of these rows."""
         self.codes: dict[int, Codes] | None = {} if keep_labels else None
 
 
@@ -40,6 +42,7 @@ class _Caches:
         self._lock = threading.Lock()
         self._kept: dict[str, dict[int, SpanCache]] = {}
         self._bytes: dict[str, int] = {}
+        self._held: dict[str, int] = {}
         self._closed: deque[str] = deque(maxlen=CLOSED_ENGINES)
 
     def of(self, token: str, index: int, n_rows: int, budget: Budget) -> SpanCache:
@@ -60,10 +63,22 @@ class _Caches:
         self._bytes[token] = held + size
         return True
 
+    def hold(self, token: str, budget: Budget, size: int) -> bool:
+        """Whether there is room for so many more bytes of rows near a cut; with a size below 0 they are let go."""
+        with self._lock:
+            if not token or token in self._closed:
+                return False
+            held = self._held.get(token, 0) + size
+            if size > 0 and held > budget.waiting_bytes:
+                return False
+            self._held[token] = max(0, held)
+            return True
+
     def drop(self, token: str) -> None:
         with self._lock:
             self._kept.pop(token, None)
             self._bytes.pop(token, None)
+            self._held.pop(token, None)
             self._closed.append(token)
 
 

@@ -44,6 +44,10 @@ class Span:
         """What this process keeps of these rows between sweeps."""
         return CACHES.of(self.token, self.index, self.n_rows, self.budget)
 
+    def hold(self, size: int) -> bool:
+        """Whether this process may keep so many more bytes of rows near a cut; below 0: they are let go."""
+        return CACHES.hold(self.token, self.budget, size)
+
     def blocks(self) -> Iterator["Block"]:
         read_rows = self.labels.read_rows or self.budget.block_rows
         for start in range(self.start, self.stop, read_rows):

@@ -25,7 +25,7 @@ from cehm_dask.method.confidence import correlation
 from cehm_dask.method.diffusion import diffusion
 from cehm_dask.method.intersections import Hyperedges, check_table, hyperedges_of, intersections_and_sample
 from cehm_dask.method.medoids import medoids
-from cehm_dask.method.orders import Answer, Order, combine, reads_labels
+from cehm_dask.method.orders import Answer, Order, Pilot, combine, reads_labels
 from cehm_dask.method.params import Params, check_fit
 from cehm_dask.method.portfolio import Rows, compete, competing_rows, representatives
 from cehm_dask.method.problem import Problem
@@ -300,7 +300,7 @@ def _solve(
 def _stages(problem: Problem, budget: Budget) -> Generator[Order, Answer, None]:
     if problem.round == 0:
         yield from start(problem)
-    yield from diffusion(problem, foretell=budget.foretell, pass_over=budget.pass_over)
+    yield from diffusion(problem, budget)
     yield from adjustion(problem, pass_over=budget.pass_over)
 
 
@@ -324,9 +324,9 @@ def _next_batch(engine: Engine, orders: Sequence[Order], problems: Sequence[Prob
 
 def _reads(engine: Engine, order: Order, problem: Problem) -> bool:
     """Whether an order needs the labels, or only what the workers keep."""
-    if not engine.budget.keep_state:
-        return True
-    return reads_labels(order) and not problem.foresaw(order)
+    if isinstance(order, Pilot) or problem.foresaw(order):
+        return False
+    return not engine.budget.keep_state or reads_labels(order)
 
 
 def _event(engine: Engine, problem: Problem, stage: str) -> Event:

@@ -6,12 +6,12 @@ made, so any worker can carry it out, whatever it has cached. Answers are small 
 ============  ==========================================================  =============================
 order         what a block does                                           answer
 ============  ==========================================================  =============================
-``Pilot``     margins of a cached sample of rows                          histogram
+``Pilot``     margins of a cached sample of rows                          their keys and rows
 ``Measure``   winners and margins of all rows                             histogram
 ``Look``      nothing new: looks at the margins it has                    histogram or keys of a window
 ``Assign``    assigns the rows that a cut lets in                         change of C, rows moved
-``Foretell``  ``Measure``, assigns above a window and caches the labels   histogram, change of C
-              of the rows inside it
+``Foretell``  ``Measure``, assigns above a band and caches the rows       histogram, change of C
+              inside it
 ``Read``      reads the assignment of a finished round out                (the rows themselves)
 ============  ==========================================================  =============================
 """
@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.method.confidence import Gauge
-from cehm_dask.method.cut import EVERY_ROW, Cut, Int, Keys, Window
+from cehm_dask.method.cut import EVERY_ROW, Band, Cut, Int, Keys, Window
 
 Floats = NDArray[np.float64]
 
@@ -68,9 +68,7 @@ class Order:
 
 @dataclass(frozen=True, eq=False)
 class Pilot(Order):
-    """Histogram of the margins of a cached sample of rows."""
-
-    floor: int
+    """Margins of a cached sample of rows, and which rows they are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +85,8 @@ class Look(Order):
 
     window: Window
     collect: bool = False
+    band: Band | None = None
+    """Only rows in there are looked at; None: all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,12 +99,10 @@ class Assign(Order):
 
 @dataclass(frozen=True, eq=False)
 class Foretell(Order):
-    """``Measure`` and ``Assign`` in one, where the cut will fall into a window: what is inside waits, cached."""
+    """``Measure`` and ``Assign`` in one, where the cut will fall into a band: what is inside waits, cached."""
 
     floor: int
-    cut: Cut
-    """Right above the window."""
-    keep: Window
+    band: Band
     passing: Passing | None = None
 
 
@@ -133,7 +131,9 @@ def passing_of(order: Order) -> Passing | None:
 
 def cut_of(order: Order) -> Cut | None:
     """The cut an order assigns by, if it assigns."""
-    return order.cut if isinstance(order, Assign | Foretell | Read) else None
+    if isinstance(order, Foretell):
+        return order.band.above
+    return order.cut if isinstance(order, Assign | Read) else None
 
 
 def lets_in_all(order: Order) -> bool:
@@ -150,18 +150,30 @@ class Answer:
 
     histogram: Int = field(default_factory=_nothing)
     keys: Keys = field(default_factory=lambda: np.zeros(0, np.uint64))
+    rows: Int = field(default_factory=_nothing)
+    """Row numbers that the keys belong to, where a sample is asked for."""
     delta: Int = field(default_factory=_nothing)
     """Change of C."""
     assigned: int = 0
     moved: int = 0
+    higher: int = 0
+    """Rows with a larger key than the cut above a band."""
+    inside: int = 0
+    """Rows in the band."""
+    held: int = 0
+    """How many of them the workers could keep."""
 
     def __add__(self, other: "Answer") -> "Answer":
         return Answer(
             self.histogram + other.histogram,
             np.concatenate((self.keys, other.keys)),
+            np.concatenate((self.rows, other.rows)),
             self.delta + other.delta,
             self.assigned + other.assigned,
             self.moved + other.moved,
+            self.higher + other.higher,
+            self.inside + other.inside,
+            self.held + other.held,
         )
 
 

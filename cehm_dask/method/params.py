@@ -164,7 +164,7 @@ def expected_sweeps(params: Params, n_samples: int, budget: Budget) -> int:
         if params.schedule == "fixed"
         else ceil(k * log(max(2.0, n_samples / (k * root)))) + k
     )
-    a_round = 1 if budget.foretell else 2 if budget.keep_state else 3
+    a_round = 1 if budget.foretell else 2
     return 3 + a_round * (rounds - 1) + USUAL_ADJUSTION + 1
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.method.belonging import lead_of, weights_of
-from cehm_dask.method.cut import EVERY_ROW, Cut, Int, Window
+from cehm_dask.method.cut import EVERY_ROW, Band, Cut, Int
 from cehm_dask.method.intersections import Hyperedges
-from cehm_dask.method.orders import Answer, Assign, Floats, Made, Order, Read
+from cehm_dask.method.orders import Answer, Assign, Floats, Look, Made, Order, Read
 from cehm_dask.method.params import Params
 from cehm_dask.method.split import Split, split_weights
 
@@ -80,7 +80,7 @@ class Problem:
     _began: Made | None = None
     """How the assignment was made that a round of two steps began with."""
     _counts_at_guess: Int | None = None
-    _kept: Window | None = None
+    _kept: Band | None = None
 
     def __post_init__(self) -> None:
         self.counts = np.zeros((self.hyperedges.n_hyperedges, self.params.n_clusters), np.int64)
@@ -142,15 +142,19 @@ class Problem:
         place = (self.number, self.params.n_clusters, self.step + 1, self.table)
         return kind(*place, self.weights, self.previous, self._began, **wishes)
 
-    def foretold(self, answer: Answer, cut: Cut, kept: Window) -> None:
-        """The blocks have assigned what lies above a window and kept the labels of what lies inside."""
-        self._kept = kept
+    def foretold(self, answer: Answer, band: Band) -> None:
+        """The blocks have assigned what lies above a band, and kept the rows that lie inside, unless they are many."""
+        self._kept = band if answer.held == answer.inside else None
         self._began, self._counts_at_guess = self.previous, self.counts
-        self._take(answer, cut)
+        self._take(answer, band.above)
 
     def foresaw(self, order: Order) -> bool:
-        """Whether an order's cut falls among rows whose labels the workers kept."""
-        return isinstance(order, Assign) and self._kept is not None and self._kept.covers(order.cut)
+        """Whether an order is about rows that the workers kept."""
+        if self._kept is None:
+            return False
+        if isinstance(order, Look):
+            return order.band == self._kept
+        return isinstance(order, Assign) and self._kept.covers(order.cut)
 
     def accept(self, answer: Answer, cut: Cut, basis: Basis | None = None) -> None:
         """The blocks have assigned by ``cut``: the round is over.

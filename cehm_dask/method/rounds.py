@@ -8,18 +8,19 @@ bounds of Hamerly). With labels in memory that goes on to the last round, and th
 are recomputed when the result is read; with labels in a store, which are read anyway, adjustion looks at all.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask.engine.budget import SAMPLE_ROWS
 from cehm_dask.engine.span import Block, Span
 from cehm_dask.method import kernels
-from cehm_dask.method.cut import FLOOR_SHIFT, Cut, Int, Keys, Places
+from cehm_dask.method.cut import FLOOR_SHIFT, Cut, Int, Keys
 from cehm_dask.method.orders import (
     Answer,
+    Assign,
     Foretell,
     Look,
     Made,
@@ -33,7 +34,7 @@ from cehm_dask.method.orders import (
     passing_of,
     reads_labels,
 )
-from cehm_dask.method.state import EVERYTHING, Stack, State, Waiting
+from cehm_dask.method.state import EVERYTHING, Part, Stack, State, Waiting
 
 FEW = 0.5
 """Share of a block's rows up to which it pays to gather their labels: half of them then take 0.6 to 0.7 of all."""
@@ -45,45 +46,65 @@ def advance(span: Span, orders: Sequence[Order]) -> list[Answer]:
     if isinstance(orders[0], Pilot):
         for order, answer in zip(orders, answers, strict=True):
             _pilot(span, order, answer)
-    elif span.cache.keep_state:
-        _advance_kept(span, orders, answers)
-    else:
-        need = Need(orders, [State(0) for _ in orders])
-        for block in span.blocks():
-            _Rows(span, block, slice(None), [State(block.n_rows) for _ in orders]).advance(orders, answers, need)
+        return answers
+    rest = [i for i, order in enumerate(orders) if not _settled(span, order, answers[i])]
+    if rest:
+        _advance(span, [orders[i] for i in rest], [answers[i] for i in rest])
     return answers
 
 
-def _advance_kept(span: Span, orders: Sequence[Order], answers: Sequence[Answer]) -> None:
-    """With the states that are cached, and into them."""
-    kept = span.cache.states
-    states = [kept.get(order.problem) or State(span.n_rows) for order in orders]
-    kept.update({order.problem: state for order, state in zip(orders, states, strict=True)})
-    settling = [one for order, state in zip(orders, states, strict=True) if (one := state.settling(order)) is not None]
-    if len(settling) == len(orders):
-        for one, answer in zip(settling, answers, strict=True):
-            answer.assigned, answer.moved = one.settle(span, answer.delta)
-        return
-    need = Need(orders, states)
-    for i, (order, state) in enumerate(zip(orders, states, strict=True)):
+def _settled(span: Span, order: Order, answer: Answer) -> bool:
+    """Whether an order was carried out on the rows that wait for it, which are let go after the round."""
+    waiting: Waiting | None = span.cache.waiting.get(order.problem)
+    if waiting is None or not waiting.answers(order):
+        return False
+    if isinstance(order, Look):
+        _look(order, *waiting.looked_at(), answer)
+        return True
+    state: State | None = span.cache.states.get(order.problem)
+    if not isinstance(order, Assign) or (state is not None and not state.precedes(order)):
+        return False
+    answer.assigned, answer.moved = waiting.settle(span, order, answer.delta, state)
+    _let_go(span, order)
+    return True
+
+
+def _let_go(span: Span, order: Order) -> None:
+    waiting = span.cache.waiting.pop(order.problem, None)
+    if waiting is not None:
+        waiting.let_go(span)
+
+
+def _advance(span: Span, orders: Sequence[Order], answers: Sequence[Answer]) -> None:
+    """Block by block, with the states that are cached, and into them; without, with those of one block at a time."""
+    keeps, kept = span.cache.keep_state, span.cache.states
+    states = [(kept.get(order.problem) or State(span.n_rows)) if keeps else State(0) for order in orders]
+    if keeps:
+        kept.update({order.problem: state for order, state in zip(orders, states, strict=True)})
+    need = Need(orders, states, all_states=keeps)
+    for order, state in zip(orders, states, strict=True):
         state.begin()
-        if i in need.reset:
-            state.waiting = None  # of another round
-        if isinstance(order, Foretell):
-            state.waiting = Waiting(order.keep, span.n_rows)
+        if cut_of(order) is not None:
+            _let_go(span, order)
+    waiting = {order.problem: Waiting(order) for order in orders if isinstance(order, Foretell)}
+    span.cache.waiting.update(waiting)
     for block in span.blocks():
-        _Rows(span, block, _places(span, block), states).advance(orders, answers, need)
+        own = states if keeps else [State(block.n_rows) for _ in orders]
+        places = _places(span, block) if keeps else slice(None)
+        _Rows(span, block, places, own, waiting).advance(orders, answers, need)
         if reads_labels(orders[0]) and span.budget.foretell:
             _sample(span, block)
-    for i, (order, state, answer) in enumerate(zip(orders, states, answers, strict=True)):
+    for i, (order, state) in enumerate(zip(orders, states, strict=True)):
         if i in need.near or i in need.belong:
             state.exact = i in need.belong
-        state.end(order, answer.assigned)
+        state.end(order)
+    for one in waiting.values():
+        one.end()
 
 
 def _blank(order: Order, n_slots: int) -> Answer:
     answer = Answer()
-    if isinstance(order, Pilot | Measure | Foretell) or (isinstance(order, Look) and not order.collect):
+    if isinstance(order, Measure | Foretell) or (isinstance(order, Look) and not order.collect):
         answer.histogram = np.zeros(kernels.BINS, np.int64)
     if cut_of(order) is not None:
         answer.delta = np.zeros((n_slots, order.clusters), np.int64)
@@ -92,22 +113,25 @@ def _blank(order: Order, n_slots: int) -> Answer:
 
 def _sample(span: Span, block: Block) -> None:
     """Cache the labels of every so many rows of the block, the first time it is read."""
-    sample = span.cache.sample
-    if block.start not in sample:
-        stride = -(-span.n_rows // SAMPLE_ROWS)
-        sample[block.start] = block.codes[-(block.start - span.start) % stride :: stride].copy()
+    stride = span.budget.sample_stride
+    skipped = -block.start % stride
+    if block.start + skipped not in span.cache.sample:
+        span.cache.sample[block.start + skipped] = block.codes[skipped::stride].copy()
 
 
 def _pilot(span: Span, order: Order, answer: Answer) -> None:
-    """Histogram of the sample's margins; a span whose sample is lost contributes nothing."""
-    parts = list(span.cache.sample.values())
+    """Margins of the sample; a span whose sample is lost contributes nothing."""
+    parts = [(first, codes) for first, codes in span.cache.sample.items() if len(codes)]
     if not parts:
         return
-    codes = np.concatenate(parts)
+    codes = np.concatenate([own for _, own in parts])
+    rows = np.concatenate([first + span.budget.sample_stride * np.arange(len(own)) for first, own in parts])
     state = State(len(codes))
     Stack([order.weights]).belonging(codes, span.offsets, [state], slice(None))
-    spoken = np.asarray(codes.any(axis=1)) if span.silent_rows else None
-    _look(order, state.margin.view(np.uint64), spoken, 0, answer)
+    answer.keys, answer.rows = state.margin.view(np.uint64), rows.astype(np.int64)
+    if span.silent_rows:
+        spoken = codes.any(axis=1)
+        answer.keys, answer.rows = answer.keys[spoken], answer.rows[spoken]
 
 
 def _places(span: Span, block: Block) -> slice:
@@ -118,17 +142,18 @@ def _places(span: Span, block: Block) -> slice:
 class Need:
     """What must be recomputed before orders can be carried out, by their place in the list."""
 
-    def __init__(self, orders: Sequence[Order], states: Sequence[State]) -> None:
+    def __init__(self, orders: Sequence[Order], states: Sequence[State], *, all_states: bool = False) -> None:
+        """With ``all_states``, assignments are made again also for orders that do not change them."""
         self._orders = orders
         self._stacks: dict[tuple[int, ...], Stack] = {}
         rows = range(len(orders))
         self.reset = [i for i in rows if not states[i].precedes(orders[i])]
         """Not the assignment that the order starts from."""
-        made = {i: order.previous for i, order in enumerate(orders) if i in self.reset}
-        self.rebuild = {i: one for i, one in made.items() if one is not None}
+        needed = [i for i in self.reset if all_states or cut_of(orders[i]) is not None]
+        self.rebuild = {i: one for i in needed if (one := orders[i].previous) is not None}
         """How that is made again."""
-        self.begun = {i: one for i in self.rebuild if (one := orders[i].began) is not None}
-        """How the assignment is made again that the round began with."""
+        self.begun = {i: one for i in rows if isinstance(orders[i], Assign) and (one := orders[i].began) is not None}
+        """How the assignment is made again that a round of two steps began with: it counts what the round moves."""
         self.near = {
             i: passing
             for i in rows
@@ -159,11 +184,14 @@ class _Rows(NamedTuple):
     rows: slice
     """Where in the states they stand."""
     states: Sequence[State]
+    waiting: Mapping[int, Waiting] = MappingProxyType({})
+    """By problem, where its order foretells a band: the rows in there."""
 
     def advance(self, orders: Sequence[Order], answers: Sequence[Answer], need: Need) -> None:
         """Carry out the orders on these rows."""
+        before = self._begun(orders, need)
         if need.reset:
-            self._reset(orders, need)
+            self._reset(need.reset, need.past, need.rebuild, orders)
         unsure = {i: _unsure(orders[i], passing, self.states[i], self.rows) for i, passing in need.near.items()}
         few = {i: found for i, found in unsure.items() if len(found) <= FEW * self.block.n_rows}
         if everyone := [*need.belong, *(i for i in unsure if i not in few)]:
@@ -176,32 +204,35 @@ class _Rows(NamedTuple):
                     _adjust(places, codes, self.span, state, answer)
                     answer.assigned += self.block.n_rows - len(places)
                     continue
-            self._answer(order, state, answer)
+            if isinstance(order, Foretell):
+                self._foretell(order, state, answer)
+            else:
+                self._answer(order, state, answer, before.get(i))
 
     def _belong(self, stack: Stack, chosen: Sequence[int]) -> None:
         stack.belonging(self.block.codes, self.span.offsets, [self.states[i] for i in chosen], self.rows)
 
-    def _reset(self, orders: Sequence[Order], need: Need) -> None:
-        """Make the assignments again that orders start from."""
+    def _reset(
+        self, reset: Sequence[int], past: Stack | None, made: Mapping[int, Made], orders: Sequence[Order]
+    ) -> None:
+        """Make assignments again, where it is known how they were made; the others are blank."""
         blank: Any = np.int16(kernels.UNASSIGNED)
         if self.span.silent_rows:
             blank = np.where(self.block.codes.any(axis=1), blank, np.int16(kernels.SILENT))
-        for i in need.reset:
+        for i in reset:
             self.states[i].assignment[self.rows] = blank
-        if need.origin is not None:
-            # What the whole round moves is counted from the assignment it began with, not from that of its first step.
-            self._belong(need.origin, list(need.begun))
-            for i, made in need.begun.items():
-                state = self.states[i]
-                self._remake(made, state, orders[i])
-                if state.waiting is None:
-                    state.waiting = Waiting.of_no_rows(len(state.assignment))
-                state.waiting.before[self.rows] = state.assignment[self.rows]
-                state.assignment[self.rows] = blank
-        if need.past is not None:
-            self._belong(need.past, list(need.rebuild))
-            for i, made in need.rebuild.items():
-                self._remake(made, self.states[i], orders[i])
+        if past is not None:
+            self._belong(past, list(made))
+            for i, one in made.items():
+                self._remake(one, self.states[i], orders[i])
+
+    def _begun(self, orders: Sequence[Order], need: Need) -> dict[int, NDArray[np.int16]]:
+        """The assignments that rounds of two steps began with, of orders that are the second step."""
+        if need.origin is None:
+            return {}
+        states = [State(self.block.n_rows) for _ in orders]
+        _Rows(self.span, self.block, slice(None), states)._reset(list(need.begun), need.origin, need.begun, orders)
+        return {i: states[i].assignment for i in need.begun}
 
     def _remake(self, made: Made, state: State, order: Order) -> None:
         self._apply(state, made.cut, np.zeros((self.span.n_slots, order.clusters), np.int64))
@@ -215,20 +246,34 @@ class _Rows(NamedTuple):
         )
         return int(found[0]), int(found[1])
 
-    def _answer(self, order: Order, state: State, answer: Answer) -> None:
-        keys = state.margin[self.rows].view(np.uint64)
+    def _answer(self, order: Order, state: State, answer: Answer, before: NDArray[np.int16] | None) -> None:
+        """``before`` is the assignment that the round began with, where this is its second step."""
+        keys, cut = state.margin[self.rows].view(np.uint64), cut_of(order)
+        if cut is None:
+            numbers = np.arange(self.block.start, self.block.stop)
+            if self.span.silent_rows:
+                spoken = state.assignment[self.rows] != kernels.SILENT
+                keys, numbers = keys[spoken], numbers[spoken]
+            _look(order, keys, numbers, answer)
+            return
+        assigned, moved = self._apply(state, cut, answer.delta)
+        answer.assigned += assigned
+        answer.moved += moved if before is None else int(np.count_nonzero(state.assignment[self.rows] != before))
+
+    def _foretell(self, order: Foretell, state: State, answer: Answer) -> None:
+        """Assign what lies above the band; what lies inside is kept, if there is room for it."""
+        keys, numbers = state.margin[self.rows].view(np.uint64), np.arange(self.block.start, self.block.stop)
         spoken = state.assignment[self.rows] != kernels.SILENT if self.span.silent_rows else None
-        _look(order, keys, spoken, self.block.start, answer)
-        if isinstance(order, Foretell) and state.waiting is not None:
-            state.waiting.before[self.rows] = state.assignment[self.rows]
-            state.waiting.add(self.block, self.rows, keys, spoken)
-        cut = cut_of(order)
-        if cut is not None:
-            assigned, moved = self._apply(state, cut, answer.delta)
-            if state.waiting is not None and not isinstance(order, Foretell):
-                moved = int(np.count_nonzero(state.assignment[self.rows] != state.waiting.before[self.rows]))
-            answer.assigned += assigned
-            answer.moved += moved
+        _look(order, keys if spoken is None else keys[spoken], numbers, answer)
+        inside = order.band.inside(keys, numbers)
+        found = np.flatnonzero(inside if spoken is None else inside & spoken)
+        best, before = state.best[self.rows][found], state.assignment[self.rows][found]
+        part = Part(numbers[found], keys[found], best, before, self.block.codes.take(found, axis=0))
+        assigned, moved = self._apply(state, order.band.above, answer.delta)
+        answer.assigned += assigned
+        answer.higher += int(np.count_nonzero(keys > np.uint64(order.band.above.key)))
+        answer.inside += len(found)
+        answer.held += self.waiting[order.problem].add(self.span, part, assigned, moved)
 
 
 def _unsure(order: Order, passing: Passing, state: State, rows: slice) -> NDArray[np.intp]:
@@ -258,17 +303,19 @@ def _adjust(places: NDArray[np.intp], codes: Any, span: Span, state: State, answ
     answer.moved += int(moved)
 
 
-def _look(order: Order, keys: Keys, spoken: Places | None, first_row: int, answer: Answer) -> None:
-    """Count the margins that an order asks for."""
-    if isinstance(order, Pilot | Measure | Foretell):
-        keys = keys if spoken is None else keys[spoken]
+def _look(order: Order, keys: Keys, rows: Int, answer: Answer) -> None:
+    """Count the margins that an order asks for, of rows that have labels."""
+    if isinstance(order, Measure | Foretell):
         kernels.tally(keys, np.uint64(order.floor), np.uint64(FLOOR_SHIFT), answer.histogram)
     elif isinstance(order, Look):
-        inside = order.window.keys(keys, spoken, first_row)
+        if order.band is not None:
+            inside = order.band.inside(keys, rows)
+            keys, rows = keys[inside], rows[inside]
+        found = order.window.keys(keys, rows)
         if order.collect:
-            answer.keys = np.concatenate((answer.keys, inside))
+            answer.keys = np.concatenate((answer.keys, found))
         else:
-            kernels.tally(inside, np.uint64(order.window.low), np.uint64(order.window.shift), answer.histogram)
+            kernels.tally(found, np.uint64(order.window.low), np.uint64(order.window.shift), answer.histogram)
 
 
 class Harvest(NamedTuple):

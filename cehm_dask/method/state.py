@@ -1,6 +1,7 @@
-"""What a worker keeps of one problem's rows between rounds, and when it is valid.
+"""What a worker keeps of one problem's rows between sweeps, and when it is valid.
 
-A cache: every order carries what is needed to recompute it.
+A cache: every order carries what is needed to recompute it. The state of all rows is kept where it fits; the few rows
+near a cut, between the two steps of a round, always.
 """
 
 from collections.abc import Sequence
@@ -9,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask.engine.span import Block, Span
+from cehm_dask.engine.span import Span
 from cehm_dask.method import kernels
-from cehm_dask.method.cut import EVERY_ROW, Cut, Int, Keys, Places, Window
-from cehm_dask.method.orders import Assign, Foretell, Order, Read
+from cehm_dask.method.cut import EVERY_ROW, Int, Keys
+from cehm_dask.method.orders import Assign, Foretell, Look, Order, Read
 
 EVERYTHING = (EVERY_ROW.as_numbers[0], np.int64(0), EVERY_ROW.as_numbers[1])
 """The cut that all rows pass, as the kernel takes it."""
@@ -27,9 +28,6 @@ class State:
         self.margin = np.empty(rows, np.float64)
         self.exact = True
         """Whether all margins are; otherwise, those of rows that were passed over are no larger than they should be."""
-        self.assigned = 0
-        self.waiting: Waiting | None = None
-        """Rows that wait for the second step of a foretold round."""
         self._step = -1
         self._table = -1
 
@@ -51,74 +49,99 @@ class State:
         """Whether this is the finished assignment that is to be read."""
         return self._step == order.step and self.is_measured_for(order)
 
-    def settling(self, order: Order) -> "Settling | None":
-        """How an order can be carried out on waiting rows alone, without reading any labels; None if it cannot."""
-        if not isinstance(order, Assign) or self.waiting is None or not self.waiting.window.covers(order.cut):
-            return None
-        return Settling(self, order, self.waiting) if self.precedes(order) and self.is_measured_for(order) else None
-
     def begin(self) -> None:
         """Not valid until every block went through."""
         self._step = self._table = -1
 
-    def end(self, order: Order, assigned: int) -> None:
+    def end(self, order: Order) -> None:
         """Every block went through."""
         self._table = order.table
-        self._step = order.step - 1
-        if isinstance(order, Assign | Foretell | Read):
-            self._step, self.assigned = order.step, assigned
-            if not isinstance(order, Foretell):
-                self.waiting = None  # the round is over
+        self._step = order.step if isinstance(order, Assign | Foretell | Read) else order.step - 1
 
 
-class Settling(NamedTuple):
-    """The second step of a foretold round."""
+class Part(NamedTuple):
+    """The rows of one block that wait."""
 
-    state: State
-    order: Assign
-    waiting: "Waiting"
+    rows: Int
+    """Row numbers in the whole matrix."""
+    keys: Keys
+    best: NDArray[np.int16]
+    before: NDArray[np.int16]
+    """The assignment that the round began with."""
+    codes: Any
 
-    def settle(self, span: Span, delta: Int) -> tuple[int, int]:
-        """Assign the waiting rows that the cut lets in; rows assigned in all, and rows moved in the whole round."""
-        state = self.state
-        state.begin()
-        assigned = state.assigned + self.waiting.apply(span, state, self.order.cut, delta)
-        moved = int(np.count_nonzero(state.assignment != self.waiting.before))
-        state.end(self.order, assigned)
-        return assigned, moved
+    @property
+    def nbytes(self) -> int:
+        return int(sum(array.nbytes for array in self))
 
 
 class Waiting:
-    """Rows of a span whose keys fell into a window, with their labels, between the two steps of a foretold round."""
+    """Rows of a span that lie in a band, with all that the second step of a foretold round needs of them."""
 
-    def __init__(self, window: Window, rows: int) -> None:
-        self.window = window
-        self.before = np.empty(rows, np.int16)
-        """The assignment that the round began with, of all rows."""
-        self._places: list[NDArray[np.intp]] = []
-        self._codes: list[Any] = []
+    def __init__(self, order: Foretell) -> None:
+        self.band = order.band
+        self._step, self._table = order.step, order.table
+        self._assigned = 0
+        """Rows above the band."""
+        self._moved = 0
+        """Rows outside the band that are not where they were when the round began."""
+        self._parts: list[Part] = []
+        self._overflown = self._whole = False
 
-    @classmethod
-    def of_no_rows(cls, rows: int) -> "Waiting":
-        """None waits: only the assignment before is kept, of a round whose first step was made again."""
-        return cls(Window(0, 0), rows)
+    def add(self, span: Span, part: Part, assigned: int, moved: int) -> int:
+        """Take up a block, with its rows above the band and those that have moved; rows kept, or none if too many."""
+        self._assigned += assigned
+        # Those in the band are in no cluster for now, and were counted as moved if they had one.
+        self._moved += moved - int(np.count_nonzero(part.before != kernels.UNASSIGNED))
+        if self._overflown or not span.hold(part.nbytes):
+            self._overflown = True
+            self.let_go(span)
+            return 0
+        self._parts.append(part)
+        return len(part.rows)
 
-    def add(self, block: Block, rows: slice, keys: Keys, spoken: Places | None) -> None:
-        inside = self.window.inside(keys)
-        found = np.flatnonzero(inside if spoken is None else inside & spoken)
-        self._places.append(found + rows.start)
-        self._codes.append(block.codes.take(found, axis=0))
+    def let_go(self, span: Span) -> None:
+        """Make room."""
+        span.hold(-sum(part.nbytes for part in self._parts))
+        self._parts.clear()
+        self._whole = False
 
-    def apply(self, span: Span, state: State, cut: Cut, delta: Int) -> int:
-        """Assign those that the cut lets in; all others are as a cut above the window left them."""
-        places, codes = np.concatenate(self._places), np.concatenate(self._codes)
-        keys = state.margin[places].view(np.uint64)
-        let_in = cut.lets_in(keys, places + span.start)
-        chosen = places[let_in]
-        assignment = state.assignment[chosen]
-        kernels.assign(codes[let_in], span.offsets, state.best[chosen], keys[let_in], *EVERYTHING, assignment, delta)
-        state.assignment[chosen] = assignment
-        return len(chosen)
+    def end(self) -> None:
+        """Every block went through."""
+        self._whole = not self._overflown
+
+    def answers(self, order: Order) -> bool:
+        """Whether an order can be carried out on these rows alone, without reading any labels."""
+        made = order.previous
+        if not self._whole:
+            return False
+        if (order.step, order.table) != (self._step + 1, self._table) or made is None or made.cut != self.band.above:
+            return False
+        if isinstance(order, Look):
+            return order.band == self.band
+        return isinstance(order, Assign) and self.band.covers(order.cut)
+
+    def looked_at(self) -> tuple[Keys, Int]:
+        """Keys and row numbers."""
+        keys = np.concatenate([np.empty(0, np.uint64), *(part.keys for part in self._parts)])
+        return keys, np.concatenate([np.empty(0, np.int64), *(part.rows for part in self._parts)])
+
+    def settle(self, span: Span, order: Assign, delta: Int, state: State | None) -> tuple[int, int]:
+        """Assign those that the cut lets in; rows of the span assigned, and rows moved in the whole round."""
+        assigned, moved = self._assigned, self._moved
+        if state is not None:
+            state.begin()
+        for part in self._parts:
+            let_in = order.cut.lets_in(part.keys, part.rows)
+            found = np.where(let_in, part.best, np.int16(kernels.UNASSIGNED))
+            kernels.count(part.codes, span.offsets, found, delta)
+            assigned += int(np.count_nonzero(let_in))
+            moved += int(np.count_nonzero(found != part.before))
+            if state is not None:
+                state.assignment[part.rows - span.start] = found
+        if state is not None:
+            state.end(order)
+        return assigned, moved
 
 
 class Stack:

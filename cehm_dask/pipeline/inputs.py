@@ -71,6 +71,7 @@ def budget_for(recipe: Recipe, shape: Shape, machine: Machine) -> Budget:
         workers=machine.workers,
         threads=machine.threads,
         returned=False,
+        diffuses=recipe.consensus.params(1).schedule != "direct",
     )
 
 

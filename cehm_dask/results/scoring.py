@@ -110,6 +110,7 @@ def evaluate(
         workers=machine.workers,
         threads=machine.threads,
         returned=False,
+        diffuses=False,
     )
     with Engine(labels, budget, client, progress) as engine:
         tally = engine.sweep("evaluate", _count, _add, absolute(stored.url), stored.seal, known, most_classes)

@@ -58,6 +58,7 @@ def settle(labels: Labels, n_clusters: int, where: Where, *, kept: int, scratch:
         taken=machine.taken,
         workers=machine.workers,
         threads=machine.threads,
+        diffuses=False,
         block_rows=where.block_rows,
     )
     terms = {**budget.terms, "kept assignments": 0, "kept labels": 0}

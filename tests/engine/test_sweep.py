@@ -19,7 +19,6 @@ from cehm_dask.engine.task import fold
 from cehm_dask.engine.threads import Threads
 from cehm_dask.errors import ClusterError
 from cehm_dask.job import Where, find_consensus
-from cehm_dask.method import diffusion
 from cehm_dask.method.params import Params
 from cehm_dask.method.problem import Problem
 from cehm_dask.method.rounds import advance
@@ -62,9 +61,9 @@ class Stragglers(Threads):
         return fold(asked.combine, map(with_stragglers, asked.spans))
 
 
-@pytest.mark.parametrize("foretold", [False, True])
+@pytest.mark.parametrize(("stored", "keep_state"), [(False, True), (True, True), (True, False)])
 @pytest.mark.parametrize("variant", ["released", "printed", "cosine"])
-def test_resident__attempts_that_overlap_change_nothing(hard_ensemble, monkeypatch, variant, foretold):
+def test_resident__attempts_that_overlap_change_nothing(hard_ensemble, monkeypatch, variant, stored, keep_state):
     P, params = hard_ensemble[:1500], Params(6, variant=variant, max_iter=10)
     wanted = solve(P, params)
     stragglers, blocks = Stragglers(), Span.blocks
@@ -75,11 +74,8 @@ def test_resident__attempts_that_overlap_change_nothing(hard_ensemble, monkeypat
             time.sleep(0.0002)  # lets the other thread in
 
     monkeypatch.setattr(Span, "blocks", slow)
-    if foretold:
-        monkeypatch.setattr(diffusion, "WIDEST_WINDOW", 1.0)
-    found = solve(
-        P, params, block_rows=250, stored=foretold, before_sweep=lambda own: setattr(own, "_workers", stragglers)
-    )
+    how = {"stored": stored, "keep_state": keep_state, "sample_stride": 3}
+    found = solve(P, params, block_rows=250, before_sweep=lambda own: setattr(own, "_workers", stragglers), **how)
     assert_same_result(found, wanted)
 
 

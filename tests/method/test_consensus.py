@@ -88,9 +88,12 @@ class Found:
     """Sweeps that read labels."""
 
 
-def an_engine(P, k, *, problems=1, threads=1, block_rows=None, **changed):
+def an_engine(P, k, *, problems=1, threads=1, block_rows=None, room=None, **changed):
+    """With ``room``, so many bytes of rows near a cut may be kept."""
     labels = as_labels(P)
     budget = make_budget(labels.shape, [k] * problems, allowed=1 << 40, threads=threads, block_rows=block_rows)
+    if room is not None:
+        changed["terms"] = {**budget.terms, "samples near a cut": room}
     return Engine(labels, replace(budget, **changed))
 
 
@@ -316,9 +319,10 @@ def one_cluster_of_many():
 @settings(max_examples=60, deadline=None)
 @given(
     case=cases(),
-    sample_rows=st.sampled_from([1, 3, 1000]),
+    stride=st.sampled_from([1, 3, 1000]),
     sigmas=st.sampled_from([-1.0, 0.0, 4.0]),
-    widest=st.sampled_from([0.3, 1.0]),
+    room=st.sampled_from([0, 200, 1 << 20]),
+    keep_state=st.booleans(),
     lost=st.sampled_from([0.0, 0.0, 0.3]),
     block_rows=st.integers(1, 80),
     threads=st.integers(1, 2),
@@ -326,14 +330,17 @@ def one_cluster_of_many():
 @example(
     # Rows above the window whose margins are not known exactly: a lost worker would assign others than it had.
     case=Case(one_cluster_of_many(), 5, [1, 6, 0, 8, 9]),
-    sample_rows=1,
+    stride=1000,
     sigmas=-1.0,
-    widest=1.0,
+    room=1 << 20,
+    keep_state=True,
     lost=0.3,
     block_rows=1,
     threads=2,
 )
-def test_consensus__cut_foretold(belonging, schedule, case, sample_rows, sigmas, widest, lost, block_rows, threads):
+def test_consensus__cut_foretold(
+    belonging, schedule, case, stride, sigmas, room, keep_state, lost, block_rows, threads
+):
     rng = np.random.default_rng(len(case.P))
 
     def lose_some(engine):
@@ -341,19 +348,22 @@ def test_consensus__cut_foretold(belonging, schedule, case, sample_rows, sigmas,
             if rng.random() < lost:
                 span.cache.states.clear()
             if rng.random() < lost:
+                span.cache.waiting.clear()
+            if rng.random() < lost:
                 span.cache.sample.clear()
 
     with pytest.MonkeyPatch.context() as patch:
-        # Windows from whole samples, from poor ones that the cut misses, and with workers lost between any two sweeps.
-        patch.setattr(rounds, "SAMPLE_ROWS", sample_rows)
-        patch.setattr(diffusion, "WINDOW_SIGMAS", sigmas)
-        patch.setattr(diffusion, "WIDEST_WINDOW", widest)
+        # Bands from whole samples, from poor ones that the cut misses, and with workers lost between any two sweeps.
+        patch.setattr(diffusion, "BAND_SIGMAS", sigmas)
         found, trace = solve_and_trace(
             case.P,
             start_from(case, belonging, schedule),
             threads=threads,
             block_rows=block_rows,
             stored=True,  # labels that come from a store are worth foretelling cuts for
+            keep_state=keep_state,
+            sample_stride=stride,
+            room=room,
             before_sweep=lose_some,
         )
     wanted = reference.cehm(case.P, case.k, case.medoids, belonging, schedule)

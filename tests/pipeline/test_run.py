@@ -487,7 +487,8 @@ def test_plan__memory_and_sweeps_are_those_of_the_run(folder):
     # Adjustion takes as many rounds as it takes; the rest is known.
     assert facts["sweeps"] / 2 <= expected.sweeps <= 2 * facts["sweeps"]
     here = {name: size for name, size in expected.memory.items() if name != "this process"}
-    ran = make_budget(as_labels("out/ensemble.zarr").shape, [3], allowed=1 << 40, threads=cores(), returned=False)
+    how = {"allowed": 1 << 40, "threads": cores(), "returned": False, "diffuses": False}
+    ran = make_budget(as_labels("out/ensemble.zarr").shape, [3], **how)
     assert here == {name: size for name, size in ran.terms.items() if name != "this process"}
 
 
@@ -536,7 +537,7 @@ def test_plan__of_a_cluster_is_about_its_workers(folder):
     # A .csv stays with this process, which may take another amount.
     assert re.search(r"memory of ensemble: .* of (?!1.20 GiB)[0-9.]+ GiB allowed", out)
     shape = as_labels("out/ensemble.zarr").shape
-    size = {"allowed": 1 << 30, "taken": WORKER_BYTES, "workers": 3, "threads": 1, "returned": False}
+    size = {"allowed": 1 << 30, "taken": WORKER_BYTES, "workers": 3, "threads": 1, "returned": False, "diffuses": False}
     wanted = make_budget(shape, [3], **size)
     recipe = parse(RECIPE).model_copy(update={"cluster": "two.yaml"})
     assert next(one for one in estimate(recipe).steps if one.step == "consensus").memory == wanted.terms
