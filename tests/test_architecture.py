@@ -35,7 +35,7 @@ HOMES = {
     "zarr": {"data.arrays"},
     "distributed": {"engine.dask", "clusters.connect", "clusters.current"},
     "cryptography": {"clusters.certificates"},
-    "dask_ml": {"members.fit"},
+    "dask_ml": {"members.whole"},
     "matplotlib": {"paper.figures"},
     "pymetis": {"rivals.metis"},
     "scikit_posthocs": {"paper.compare"},

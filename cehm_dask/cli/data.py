@@ -125,7 +125,7 @@ def generate(
             append=append,
             overwrite=overwrite,
             memory=memory,
-            client=client,
+            client=client or False,
             report=progress.report,
             scale=scale,
             impute=impute,

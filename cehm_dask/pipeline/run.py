@@ -190,7 +190,7 @@ class _Run(Stages):
                 wanted.seed,
                 overwrite=overwrite,
                 memory=recipe.memory,
-                client=self.client,
+                client=self.client or False,
                 report=self.watch.rows,
                 scale=recipe.scale,
                 impute=recipe.features.impute if recipe.features else None,
