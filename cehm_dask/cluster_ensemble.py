@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,22 +16,31 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from cehm_dask.clusters.current import client_of
 from cehm_dask.data.attributes import require
+from cehm_dask.data.collections import is_collection
 from cehm_dask.data.features import Features, Scaling, as_features
 from cehm_dask.data.model_store import load_model, save_model
 from cehm_dask.data.names import are_names
+from cehm_dask.engine.collection import Held
 from cehm_dask.engine.sweep import workers
 from cehm_dask.errors import InputError, InputTypeError, StoreError
 from cehm_dask.estimator import CEHM
+from cehm_dask.job import Where, machine_of
+from cehm_dask.lazy import like
 from cehm_dask.machine import cores
-from cehm_dask.members.fit import Labeller, Linear, Member, k_range, plan_members
-from cehm_dask.members.generate import label_all, make_labeller
+from cehm_dask.members.collection import base_labels_of, features_on, label_lazily, stored_labels_of
+from cehm_dask.members.fit import Labeller, Linear, Member, MemberPlan, k_range, plan_members
+from cehm_dask.members.generate import generate, label_all, make_labeller, makers
 from cehm_dask.method.params import auto_members
 from cehm_dask.method.rounds import Harvest
-from cehm_dask.progress import ProgressLike, as_progress
+from cehm_dask.progress import Progress, ProgressLike, as_progress
 
 CONSENSUS = ("variant", "tries", "restarts", "choose", "max_iter")
 """Parameters handed on to the consensus."""
+
+FITTING = ("scale", "impute", "fit_rows", "full_lloyd")
+"""Parameters of how members are fitted."""
 
 
 class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
@@ -47,7 +56,9 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     base : {"kmeans", "minibatch", "mixture", "birch", "dask-ml"}, an estimator, or a sequence of these
         How members cluster; of several, members take turns. An estimator needs ``predict``, or ``fit_predict`` if
         members are fitted on all rows.
-    scale : {"none", "standard", "minmax", "robust"}, default "standard"
+    scale : {"none", "standard", "minmax", "robust"} or a transformer, default "standard"
+        A transformer has ``fit`` and ``transform``; a copy of it is fitted on the rows that members are fitted on. One
+        of dask-ml is fitted on all rows of a dask collection, where they lie.
     k_min, k_max : int, optional
         Fewest and most clusters of a member; default as in the paper: k to max(min(⌊√n⌋, 50), ⌈1.5 k⌉).
     fit_rows : int, optional
@@ -93,7 +104,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         n_clusters: int | str,
         members: int = 30,
         base: Any = "kmeans",
-        scale: str = "standard",
+        scale: Any = "standard",
         k_min: int | None = None,
         k_max: int | None = None,
         fit_rows: int | None = None,
@@ -128,53 +139,77 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.max_iter = max_iter
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None, *, progress: ProgressLike | None = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        output: str | os.PathLike[str] | None = None,
+        overwrite: bool = False,
+        memory: str | int | None = None,
+        client: Any = None,
+        progress: ProgressLike | None = None,
+    ) -> Self:
         """Make the members and their consensus.
 
         Parameters
         ----------
         X : (n_samples, n_features) numbers, dask array, data frame, sparse matrix, path or URL
+            Rows of a dask array or data frame stay where they are, and so do their base labels; ``labels_``,
+            ``margin_`` and ``confidence_`` are then dask collections with its chunks or index, computed when asked for.
         y : ignored
+        output : path or URL, optional
+            Of an ensemble.zarr to write base labels to; ``base_labels_`` is then a dask array that reads it. The same
+            call after an interruption goes on with the shards that are missing.
+        overwrite : bool
+            Replace an output that exists.
+        memory : str or int, optional
+            What a process may take in all, such as "2GiB"; default: a share of what is free.
+        client : distributed.Client, address, cluster file, or False; optional
+            Whose workers do the work. Default: the current client, if there is one; False: threads of this process.
+            Features that only this process holds stay with its threads.
         progress : callable (Event) or Progress, optional
             Gets every finished round of the consensus; a ``Progress`` also the members fitted and the rows done.
         """
         if isinstance(self.n_clusters, str) and self.n_clusters != "auto":
             raise InputTypeError(f"n_clusters={self.n_clusters!r}: expected a whole number, or 'auto'")
-        features = as_features(X)
         seed = int(check_random_state(self.random_state).randint(2**31))
-        low, high = k_range(self._made_for(features.n_samples), features.n_samples)
-        low, high = self.k_min or low, self.k_max or max(high, self.k_min or 0)
-        plans = plan_members(
-            self.members,
-            low,
-            high,
-            seed,
-            base=self.base,
-            subspace=self.subspace,
-            projection=self.projection,
-            bootstrap=self.bootstrap,
-        )
-        with workers(cores()) as pool:
-            self._labeller, self.members_ = make_labeller(
-                features,
-                plans,
-                seed,
-                pool,
-                scale=self.scale,
-                impute=self.impute,
-                fit_rows=self.fit_rows,
-                full_lloyd=self.full_lloyd,
-                progress=as_progress(progress),
-            )
-            self.base_labels_ = label_all(features, self._labeller, pool)
         settings = {name: getattr(self, name) for name in CONSENSUS}
         self.consensus_ = CEHM(self.n_clusters, random_state=seed, **settings)
-        self.consensus_.fit(self.base_labels_, progress=progress)
-        self.labels_ = self.consensus_.labels_
-        self.margin_ = self.consensus_.margin_
-        self.confidence_ = self.consensus_.confidence_
-        self._name_features(features.names)
+        with client_of(client) as who:
+            machine = machine_of(Where(memory=memory, client=who))
+            features = features_on(X, who, machine)
+            where = Where(memory, client=who, output=None if output is None else os.fspath(output), overwrite=overwrite)
+            held = self._make(features, seed, where, as_progress(progress))
+            self._name_features(features.names)
+            rows = None if features.chunks is None else features.chunks.given_rows
+            del features  # its rows are not needed for the consensus
+            self.consensus_.fit(held, memory=memory, client=False if who is None else who, progress=progress)
+        self.labels_ = like(X, self.consensus_.labels_, "labels", rows)
+        self.margin_ = like(X, self.consensus_.margin_, "margin", rows)
+        self.confidence_ = like(X, self.consensus_.confidence_, "confidence", rows)
         return self
+
+    def _make(self, features: Features, seed: int, where: Where, progress: Progress) -> Held:
+        """Make the members and their labels; the latter as the consensus takes them."""
+        plans = self._plans(features.n_samples, seed)
+        fitting: dict[str, Any] = {name: getattr(self, name) for name in FITTING}
+        with makers(features, len(plans), where.client, where.memory, fit_rows=self.fit_rows) as who:
+            made = make_labeller(features, plans, seed, who, progress=progress, **fitting)
+            self._labeller, self.members_ = made
+            if where.output is None:
+                held, self.base_labels_ = base_labels_of(features, made[0], who, where.client, machine_of(where))
+                return held
+        how: dict[str, Any] = {"memory": where.memory, "client": where.client or False, "overwrite": where.overwrite}
+        generate(features, where.output, plans, seed, made=made, progress=progress, **how, **fitting)
+        held, self.base_labels_ = stored_labels_of(features, made[0], where.output)
+        return held
+
+    def _plans(self, n_samples: int, seed: int) -> list[MemberPlan]:
+        low, high = k_range(self._made_for(n_samples), n_samples)
+        low, high = self.k_min or low, self.k_max or max(high, self.k_min or 0)
+        drawn = {name: getattr(self, name) for name in ("base", "subspace", "projection", "bootstrap")}
+        return plan_members(self.members, low, high, seed, **drawn)
 
     def _name_features(self, names: Sequence[str]) -> None:
         self._names, self.n_features_in_ = tuple(names), len(names)
@@ -187,7 +222,14 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return auto_members(n_samples) if isinstance(self.n_clusters, str) else self.n_clusters
 
     def predict(self, X: Any) -> NDArray[np.int16]:
-        """Cluster of new rows: the fitted members label them, then the consensus does."""
+        """Cluster of new rows: the fitted members label them, then the consensus does.
+
+        A dask array or data frame gives one, computed when asked for.
+        """
+        check_is_fitted(self)
+        if is_collection(X):
+            codes = label_lazily(X, self._labeller, self._names)
+            return cast(NDArray[np.int16], like(X, self.consensus_.predict(codes), "labels"))
         features = self._fitting(X)
         with workers(cores()) as pool:
             return self.consensus_.predict(label_all(features, self._labeller, pool))
@@ -211,6 +253,8 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         if not all(isinstance(member, Linear) for member in members):
             raise InputError(f"base={self.base!r}: only members that assign to the nearest centre can be saved")
         scaling = self._labeller.scaling
+        if not isinstance(scaling, Scaling):
+            raise InputError(f"scale={self.scale!r}: only models with a named scaling can be saved")
         arrays: dict[str, NDArray[Any]] = {
             "columns": scaling.columns,
             "centre": scaling.centre,

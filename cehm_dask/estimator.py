@@ -7,7 +7,6 @@ table C and the members' labels, never anything of size n but the labels and mar
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from typing import Any, Self, cast
@@ -25,12 +24,10 @@ from cehm_dask.data.collections import is_collection
 from cehm_dask.data.consensus_store import open_consensus
 from cehm_dask.data.ensemble_store import known_labels
 from cehm_dask.data.ingest import label_blocks
-from cehm_dask.data.labels import Labels, as_labels
 from cehm_dask.data.names import are_names
-from cehm_dask.engine.collection import labels_of_collection
 from cehm_dask.engine.sweep import Engine
 from cehm_dask.errors import InputError, StoreError
-from cehm_dask.job import Where, find_consensus, machine_of
+from cehm_dask.job import Where, find_consensus, opened
 from cehm_dask.lazy import lazily, read_field, read_membership
 from cehm_dask.method.params import Params
 from cehm_dask.method.problem import Problem
@@ -212,9 +209,9 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         seed = seed_of(self.random_state)
         follow = None if record is None else partial(_recorded, record)
         place = None if output is None else os.fspath(output)
-        lazy = is_collection(X) and output is None
         X = joined(X) if isinstance(X, list | tuple | Mapping) else X
-        with client_of(client) as who, _opened(X, who, memory) as (labels, starts):
+        with client_of(client) as who, opened(X, who, memory) as held:
+            labels, lazy = held.labels, held.collection is not None and output is None
             where = Where(memory=memory, client=who, output=place, overwrite=overwrite, lazy=lazy)
             outcome = find_consensus(labels, params, seed, where, ks=ks, auto=auto, record=follow, progress=progress)
         result, problem = outcome.consensus, outcome.consensus.chosen.problem
@@ -243,8 +240,8 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         if hasattr(X, "iloc") and not lazy:
             self.index_ = X.index
         if lazy:
-            self._collection = X  # what lies with workers is kept there as long as the model
-            self.labels_, self.margin_, self.confidence_ = self._fields(X, starts, problem.singled)
+            self._collection = held.collection  # what lies with workers is kept there as long as the model
+            self.labels_, self.margin_, self.confidence_ = self._fields(held.collection, held.starts, problem.singled)
         return self
 
     def _fields(self, X: Any, starts: Sequence[int] | None = None, singled: Mapping[int, int] | None = None) -> Harvest:
@@ -325,16 +322,6 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def _params(self, n_clusters: int) -> Params:
         names = ("variant", "similarity", "belonging", "schedule", "tries", "restarts", "choose", "init", "max_iter")
         return Params(n_clusters, **{name: getattr(self, name) for name in names})
-
-
-@contextmanager
-def _opened(X: Any, client: Any, memory: str | int | None) -> Iterator[tuple[Labels, Sequence[int] | None]]:
-    """Base labels in any form, and the first rows of the blocks of a dask collection."""
-    if is_collection(X):
-        with labels_of_collection(X, client, machine_of(Where(memory=memory, client=client))) as held:
-            yield held
-    else:
-        yield as_labels(X, memory=memory), None
 
 
 def seed_of(random_state: Any) -> int:

@@ -8,7 +8,8 @@ resumed.
 import hashlib
 import importlib.metadata
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -17,11 +18,13 @@ from numpy.typing import NDArray
 
 from cehm_dask.clusters.connect import told_when_lost
 from cehm_dask.clusters.workers import require_access
+from cehm_dask.data.collections import is_collection
 from cehm_dask.data.consensus_store import ConsensusStore, open_consensus
 from cehm_dask.data.ensemble_store import Ensemble
-from cehm_dask.data.labels import Labels
+from cehm_dask.data.labels import Labels, as_labels
 from cehm_dask.data.sources import ChunkSource
 from cehm_dask.engine.budget import Budget, make_budget
+from cehm_dask.engine.collection import Held, labels_of_collection
 from cehm_dask.engine.sweep import Engine
 from cehm_dask.errors import ClusterError
 from cehm_dask.machine import Machine, cluster_machine, format_bytes, peak_bytes, this_machine
@@ -95,6 +98,18 @@ def machine_of(where: Where) -> Machine:
     if where.client is None:
         return this_machine(where.memory, where.threads)
     return cluster_machine(where.client, where.memory)
+
+
+@contextmanager
+def opened(base_labels: Any, client: Any, memory: str | int | None) -> Iterator[Held]:
+    """Base labels in any form, ready to be swept over; the blocks of a dask collection stay where they are."""
+    if isinstance(base_labels, Held):
+        yield base_labels
+    elif is_collection(base_labels):
+        with labels_of_collection(base_labels, client, machine_of(Where(memory=memory, client=client))) as held:
+            yield held
+    else:
+        yield Held(as_labels(base_labels, memory=memory))
 
 
 def budget_of(labels: Labels, params: Params, ks: Sequence[int], where: Where) -> Budget:
@@ -228,7 +243,9 @@ def _store_result(engine: Engine, store: ConsensusStore, result: Consensus, orde
         writing = (order, writer, labels.n_members, belonging)
         empty = replace(engine.spans[0], labels=replace(labels, source=ChunkSource([], ())), token="")
         pieces = pieces_of(labels, writer.chunk_rows)
-        histogram, units, digests = add_written(list(engine.each(write_piece, pieces, empty, *writing)))
+        delayed = [piece.chunks for piece in pieces]
+        parts = engine.each(write_piece, [piece.place for piece in pieces], empty, *writing, delayed=delayed)
+        histogram, units, digests = add_written(list(parts))
     else:
         digests = {}
         found = _result(engine, order)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask.data.collections import collection_of
+from cehm_dask.data.collections import collection_of, is_collection
 from cehm_dask.model import Model
 
 
@@ -55,6 +55,27 @@ def lazily(
     return da.concatenate(arrays)
 
 
+def like(given: Any, found: Any, name: str, rows: Sequence[int] | None = None) -> Any:
+    """What was found of a collection; where that is a dask data frame, with its index and divisions.
+
+    Parameters
+    ----------
+    given : any form of features
+    found : array
+        Of one entry or row per sample; a dask array, in the chunks of the data frame, where that is one.
+    rows : sequence of int, optional
+        Of the partitions of the data frame: an array has no chunks without rows.
+    """
+    if not (is_collection(given) and hasattr(given, "columns")):
+        return found
+    index = given.index.to_delayed()
+    chunks = iter(found.to_delayed().ravel().tolist())
+    columns = None if found.ndim == 1 else found.shape[1]
+    empty = np.empty((0, *found.shape[1:]), found.dtype)
+    parts = [next(chunks) if n else empty for n in rows or [1] * len(index)]
+    return _frame(given, index, parts, name, found.dtype, columns)
+
+
 def _frame(given: Any, blocks: Sequence[Any], parts: Sequence[Any], name: str, dtype: Any, columns: int | None) -> Any:
     import dask.dataframe as dd
     import pandas as pd
@@ -72,7 +93,8 @@ def _frame(given: Any, blocks: Sequence[Any], parts: Sequence[Any], name: str, d
 def _indexed(block: Any, values: NDArray[Any], name: str) -> Any:
     import pandas as pd
 
-    return pd.Series(values, block.index, name=name) if values.ndim == 1 else pd.DataFrame(values, block.index)
+    index = getattr(block, "index", block)
+    return pd.Series(values, index, name=name) if values.ndim == 1 else pd.DataFrame(values, index)
 
 
 def read_field(block: Any, first_row: int, model: Model, field: str, singled: Mapping[int, int]) -> NDArray[Any]:

@@ -6,6 +6,7 @@ Beside the plan, which is pure arithmetic on these numbers.
 import logging
 import sys
 import threading
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,13 +16,17 @@ from typing import Any
 
 import psutil
 
-from cehm_dask.errors import BudgetError, InputError
+from cehm_dask.errors import BudgetError, ClusterError, InputError
 from cehm_dask.masking import shown
 
 log = logging.getLogger(__name__)
 
 SHARE = 0.6
 """Of the memory that is free, or of a worker's limit, that a run takes unless told otherwise."""
+
+
+WORKER_SECONDS = 60
+"""How long a cluster without workers is waited for."""
 
 
 @dataclass(frozen=True)
@@ -76,22 +81,43 @@ def cores() -> int:
 
 def this_machine(memory: str | int | None, threads: int | None = None) -> Machine:
     """This process and its threads."""
-    taken = resident_bytes()
+    taken, memory = resident_bytes(), _setting(memory)
     allowed = parse_bytes(memory) if memory is not None else taken + int(SHARE * _free_bytes())
     return Machine(None, threads or cores(), allowed, taken)
 
 
 def cluster_machine(client: Any, memory: str | int | None) -> Machine:
     """The workers of a Dask cluster; the smallest of them sets the bounds."""
-    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    workers, memory = client.scheduler_info(n_workers=-1)["workers"].values(), _setting(memory)
     if not workers:
-        client.wait_for_workers(1, timeout=60)
+        await_worker(client)
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
     limits = [worker["memory_limit"] for worker in workers if worker["memory_limit"]]
     limit = min(limits) if limits else _free_bytes()
     allowed = parse_bytes(memory) if memory is not None else int(SHARE * limit)
     taken = max((worker.get("metrics") or {}).get("memory") or 0 for worker in workers)
     return Machine(len(workers), max(worker["nthreads"] for worker in workers), allowed, taken)
+
+
+def _setting(memory: str | int | None) -> str | int | None:
+    """Memory that is allowed: as given, or by Dask's setting ``cehm.memory``, if there is one."""
+    import dask
+
+    found: str | int | None = dask.config.get("cehm.memory", None) if memory is None else memory
+    return found
+
+
+def await_worker(client: Any, seconds: float = WORKER_SECONDS) -> None:
+    """Wait until a cluster has a worker.
+
+    By a small task, for an adaptive cluster starts workers only when there are tasks.
+    """
+    try:
+        client.submit(int, key=f"cehm-first-worker-{uuid.uuid4().hex}").result(timeout=seconds)
+    except TimeoutError as error:
+        raise ClusterError(
+            f"no worker came in {seconds:g} s to the scheduler {client.scheduler.address}: start some; see their logs"
+        ) from error
 
 
 def require_memory(step: str, terms: Mapping[str, int], allowed: int, advice: str) -> None:

@@ -37,7 +37,7 @@ HOMES = {
     "zarr": {"data.arrays"},
     "distributed": {"engine.dask", "clusters.connect", "clusters.current"},
     "cryptography": {"clusters.certificates"},
-    "dask_ml": {"members.fit"},
+    "dask_ml": {"members.whole"},
     "anndata": {"doors.observations"},
     "h5py": {"doors.observations"},
     "matplotlib": {"paper.figures"},

@@ -129,7 +129,7 @@ def generate(
             append=append,
             overwrite=overwrite,
             memory=memory,
-            client=client,
+            client=client or False,
             progress=progress,
             scale=scale,
             impute=impute,

@@ -15,6 +15,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    NonNegativeInt,
     PositiveInt,
     PrivateAttr,
     TypeAdapter,
@@ -67,7 +68,7 @@ class Tls(_Config):
 class Adaptive(_Config):
     """As many workers as there is work for, between two bounds."""
 
-    minimum: PositiveInt = 1
+    minimum: NonNegativeInt = 1
     maximum: PositiveInt
 
     @field_validator("maximum")

@@ -38,7 +38,7 @@ from cehm_dask.clusters.config import (
 )
 from cehm_dask.clusters.workers import check_versions, reason_of, workers_of
 from cehm_dask.errors import BudgetError, CehmError, ClusterError, MissingExtraError
-from cehm_dask.machine import format_bytes, parse_bytes
+from cehm_dask.machine import await_worker, format_bytes, parse_bytes
 from cehm_dask.masking import known, mask_process
 
 log = logging.getLogger(__name__)
@@ -385,10 +385,10 @@ def _tls_options(tls: Tls | None) -> dict[str, Any]:
     return {} if tls is None else {"security": _security(tls), "protocol": "tls://"}
 
 
-# --- waiting ---------------------------------------------------------------------------------------------------------
-
-
 def _wait(client: Any, config: Clustered) -> None:
+    if config.wanted == 0:
+        await_worker(client, config.wait_seconds)
+        return
     try:
         client.wait_for_workers(config.wanted, timeout=config.wait_seconds)
     except TimeoutError as error:

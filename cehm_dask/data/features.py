@@ -1,9 +1,9 @@
 """Features in any accepted form → row blocks of scaled float32.
 
 First stage of the flow for users who have features rather than base labels: numpy arrays, .npy (mapped), Zarr,
-.parquet, .csv, dask arrays and data frames, scipy sparse rows; local or in an object store. One pass finds each
-column's extremes, mean and spread; from then on a block is read, scaled and handed over. Statistics are summed
-over blocks of a fixed number of rows, counted from row 0, so no chunking of the source can change a bit of them.
+.parquet, .csv, dask arrays and data frames (``feature_blocks``), scipy sparse rows; local or in an object store. One
+pass finds each column's extremes, mean and spread; from then on a block is read, scaled and handed over. Statistics
+are summed over blocks of a fixed number of rows, counted from row 0, so no chunking of the source can change a bit.
 """
 
 import hashlib
@@ -13,20 +13,21 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-import fsspec
 import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.data.arrays import is_store, open_array
+from cehm_dask.data.collections import is_collection
 from cehm_dask.data.columns import refuse_annotated
-from cehm_dask.data.delimited import BOOLEANS, MISSING, NUMBER
-from cehm_dask.data.files import absolute, exists, fingerprint, is_url, npy_faults, open_npy
+from cehm_dask.data.feature_blocks import Chunks, feature_blocks_of, fixed_blocks, rows_of
+from cehm_dask.data.files import absolute, exists, fingerprint, is_url, open_npy, open_remote_npy
 from cehm_dask.data.names import places_of
+from cehm_dask.data.number_column import NumberColumn
 from cehm_dask.data.tables import Csv, Parquet, is_table, open_table
-from cehm_dask.errors import InputError, InputTypeError, NotFoundError
+from cehm_dask.errors import CehmError, InputError, InputTypeError, NotFoundError
 
 BLOCK_ROWS = 1 << 16
 """Rows of a block; fixed, because sums of floats depend on where they are cut."""
@@ -40,8 +41,13 @@ Read = Callable[[int, int], NDArray[Any]]
 class Workers(Protocol):
     """Who looks at the blocks (:mod:`cehm_dask.engine.task`)."""
 
-    def each(self, work: Callable[..., Any], items: Iterable[Any], *shared: Any) -> Iterator[Any]:
-        """``work(item, *shared)`` for every item, in their order."""
+    here: bool
+    """Whether this process does the work."""
+
+    def each(
+        self, work: Callable[..., Any], items: Iterable[Any], *shared: Any, delayed: Sequence[Sequence[Any]] = ()
+    ) -> Iterator[Any]:
+        """``work(item, *shared)`` for every item, in their order, or ``work(item, computed, *shared)``."""
         ...
 
 
@@ -62,6 +68,8 @@ class Features:
     """How another process opens them; None: only this one holds them."""
     path: str | None = None
     """The file that rows are read from whenever they are wanted; None: they are in memory, or were copied."""
+    chunks: Chunks | None = None
+    """Blocks of a dask collection, which stay where they are; None: not from one."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.reopen is None:
@@ -91,6 +99,47 @@ class Features:
         """First row of each block and the row after its last."""
         return [(start, min(start + BLOCK_ROWS, self.n_samples)) for start in range(0, self.n_samples, BLOCK_ROWS)]
 
+    def each(
+        self, workers: Workers, work: Callable[..., Any], items: Sequence[Any], spans: Sequence[Any], *shared: Any
+    ) -> Iterator[Any]:
+        """``work(item, features, *shared)`` for every item; ``spans`` are the rows, start and stop, that each reads."""
+        if self.chunks is None or workers.here:
+            return workers.each(work, items, self, *shared)
+        own = [self.chunks.between(*span) for span in spans]
+        pieces = [_Piece(item, span, part.first_row) for item, span, part in zip(items, spans, own, strict=True)]
+        there = _OnChunks(work, self.n_samples, self.names, self.chunks.rows)
+        return workers.each(there, pieces, *shared, delayed=[part.parts for part in own])
+
+    def each_block(self, workers: Workers, work: Callable[..., Any], *shared: Any) -> Iterator[Any]:
+        """``work(block, features, *shared)`` for every block."""
+        return self.each(workers, work, self.blocks(), self.blocks(), *shared)
+
+
+class _Piece(NamedTuple):
+    """An item, the rows that it reads, and the first row of the blocks that hold them."""
+
+    item: Any
+    span: tuple[int, int]
+    first_row: int
+
+    def __str__(self) -> str:
+        return f"rows {self.span[0]} to {self.span[1] - 1} of the collection"
+
+
+class _OnChunks:
+    """Work on some rows of a dask collection, by the worker that was given their blocks."""
+
+    def __init__(self, work: Callable[..., Any], n_samples: int, names: tuple[str, ...], rows: int) -> None:
+        self.__name__ = work.__name__
+        self._work, self._n_samples, self._names, self._rows = work, n_samples, names, rows
+
+    def __call__(self, piece: _Piece, parts: Sequence[Any], *shared: Any) -> Any:
+        read = Chunks(parts, piece.first_row, self._rows).read
+        try:
+            return self._work(piece.item, Features(self._n_samples, self._names, read, "a dask collection"), *shared)
+        except CehmError as error:
+            raise type(error)(f"{piece}: {error}") from None
+
 
 def _selected(reopen: Callable[[], Features], names: tuple[str, ...]) -> Features:
     return reopen().select(names)
@@ -111,6 +160,8 @@ def as_features(X: Any, *, leave_out: Sequence[str] = ()) -> Features:
     if isinstance(X, str | os.PathLike):
         return _from_path(os.fspath(X), leave_out)
     refuse_annotated(X, "features")
+    if is_collection(X):
+        return _from_collection(X)
     if hasattr(X, "columns"):
         return _from_frame(X)
     if hasattr(X, "tocsr"):
@@ -129,7 +180,7 @@ def _from_path(path: str, leave_out: Sequence[str]) -> Features:
     if not exists(path):
         raise NotFoundError(f"features {path}: no such file")
     if path.endswith(".npy"):
-        return replace(_from_remote_npy(path) if is_url(path) else _from_npy(path), **where)
+        return replace(_checked(*open_remote_npy(path), path) if is_url(path) else _from_npy(path), **where)
     if is_table(path):
         table = open_table(path)
         if isinstance(table, Parquet):
@@ -142,31 +193,8 @@ def _from_npy(path: str) -> Features:
     return _from_array(open_npy(path, "features"), path)
 
 
-def _from_remote_npy(url: str) -> Features:
-    """Rows of a .npy in an object store, which cannot be mapped: each block is one request."""
-    filesystem, path = fsspec.core.url_to_fs(url)
-    with filesystem.open(path, "rb") as file, npy_faults(url, "features"):
-        version = np.lib.format.read_magic(file)
-        if version == (1, 0):
-            shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
-        else:  # newer ones differ in the length of the header only
-            shape, by_columns, dtype = np.lib.format.read_array_header_2_0(file)
-        begin = file.tell()
-    if by_columns:
-        raise InputError(f"features {url}: only arrays in row order can be read by rows; save them in that order")
-    if dtype.kind not in "iufb":
-        raise InputTypeError(f"features {url} have dtype {dtype}: expected numbers")
-    row_bytes = dtype.itemsize * int(np.prod(shape[1:]))
-
-    def read(start: int, stop: int) -> NDArray[Any]:
-        content = filesystem.cat_file(path, start=begin + start * row_bytes, end=begin + stop * row_bytes)
-        return np.frombuffer(content, dtype).reshape(-1, *shape[1:])
-
-    return _checked(shape, read, url)
-
-
 def _from_array(array: Any, source: str) -> Features:
-    """Numpy, memory-mapped, Zarr and dask arrays."""
+    """Numpy, memory-mapped and Zarr arrays."""
     if getattr(array, "dtype", None) is not None and np.dtype(array.dtype).kind not in "iufb":
         raise InputTypeError(f"features have dtype {array.dtype}: expected numbers")
     return _checked(array.shape, lambda a, b: np.asarray(array[a:b]), source)
@@ -174,14 +202,20 @@ def _from_array(array: Any, source: str) -> Features:
 
 def _from_frame(frame: Any) -> Features:
     names = [str(name) for name in frame.columns]
-    if hasattr(frame, "to_dask_array"):
-        array = frame.to_dask_array(lengths=True)
-        return _checked(array.shape, lambda a, b: np.asarray(array[a:b]), "a dask data frame", names)
     values = np.asarray(frame.to_numpy())
     if values.dtype.kind not in "iufb":
         wrong = [name for name in frame.columns if np.asarray(frame[name].to_numpy()).dtype.kind not in "iufb"]
         raise InputTypeError(f"columns {', '.join(map(str, wrong))} are not numbers: leave them out, or encode them")
     return _checked(values.shape, lambda a, b: values[a:b], "a data frame", names)
+
+
+def _from_collection(given: Any) -> Features:
+    found = feature_blocks_of(given)
+    rows = rows_of(found)
+    shape = (sum(rows), len(found.names))
+    _refuse_shape(shape)
+    chunks = fixed_blocks(found, rows, BLOCK_ROWS)
+    return replace(_checked(shape, chunks.read, found.source, found.names), chunks=chunks)
 
 
 def _from_parquet(table: Parquet, leave_out: Sequence[str]) -> Features:
@@ -213,7 +247,7 @@ def _numbers(column: Any) -> NDArray[Any]:
 def _from_csv(table: Csv, leave_out: Sequence[str]) -> Features:
     """Text cannot be read from the middle: it is turned once, block by block, into a temporary file of numbers."""
     names = table.without(leave_out, "feature")
-    columns = [_NumberColumn(table.path, name) for name in names]
+    columns = [NumberColumn(table.path, name) for name in names]
     rows = 0
     # The file has no name: it goes when the last array that maps it does.
     with tempfile.TemporaryFile() as file:
@@ -230,51 +264,16 @@ def _from_csv(table: Csv, leave_out: Sequence[str]) -> Features:
     return _checked(found.shape, lambda a, b: found[a:b], table.path, names)
 
 
-class _NumberColumn:
-    """Cells of a .csv file as numbers; a cell without a value is NaN, and a column may be all true and false."""
-
-    def __init__(self, path: str, name: str) -> None:
-        self.path, self.name = path, name
-        self.boolean: bool | None = None
-        """None: no cell so far had a value."""
-
-    def read(self, cells: Any, first_row: int) -> NDArray[np.float64]:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        cells = pc.utf8_trim_whitespace(cells)
-        cells = pc.if_else(pc.is_in(cells, pa.array(sorted(MISSING))), pa.scalar(None, pa.string()), cells)
-        if cells.null_count == len(cells):
-            return np.full(len(cells), np.nan)
-        try:
-            values, boolean = np.asarray(cells.cast(pa.float64()), np.float64), False
-        except pa.ArrowInvalid:  # true and false, or a number in a form that Arrow does not read, such as +1
-            texts = cells.to_pylist()
-            boolean = all(text is None or text in BOOLEANS for text in texts)
-            if not boolean:
-                for row, text in enumerate(texts):
-                    if text is not None and not NUMBER.fullmatch(text):
-                        raise self._refused(repr(text), first_row + row) from None
-            read = BOOLEANS.__getitem__ if boolean else float
-            values = np.array([np.nan if text is None else read(text) for text in texts])
-        if self.boolean is not None and boolean != self.boolean:
-            raise self._refused("numbers beside true and false", first_row)
-        self.boolean = boolean
-        return values
-
-    def _refused(self, text: str, row: int) -> InputTypeError:
-        return InputTypeError(
-            f"{self.path}: column {self.name!r} holds {text} at row {row}: features are numbers, with a decimal point; "
-            "leave the column out, or encode it"
-        )
-
-
 def _checked(shape: Sequence[int], read: Read, source: str, names: Sequence[str] | None = None) -> Features:
+    _refuse_shape(shape)
+    return Features(int(shape[0]), tuple(names or (str(j) for j in range(shape[1]))), read, source)
+
+
+def _refuse_shape(shape: Sequence[int]) -> None:
     if len(shape) != 2:
         raise InputError(f"features have shape {tuple(shape)}: expected two dimensions, n_samples × n_features")
     if shape[0] == 0 or shape[1] == 0:
         raise InputError(f"features have shape {tuple(shape)}: at least one row and one column are needed")
-    return Features(int(shape[0]), tuple(names or (str(j) for j in range(shape[1]))), read, source)
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,6 +294,10 @@ class Scaling:
 
     def apply(self, rows: NDArray[Any], first_row: int = 0, names: Sequence[str] = ()) -> NDArray[np.float32]:
         """Scaled columns of a block of rows."""
+        return ((self.filled(rows, first_row, names) - self.centre) / self.spread).astype(np.float32)
+
+    def filled(self, rows: NDArray[Any], first_row: int = 0, names: Sequence[str] = ()) -> NDArray[np.float64]:
+        """The columns of a block of rows that are used, all values finite."""
         values = rows if self._all_columns and rows.shape[1] == len(self.columns) else rows[:, self.columns]
         values = np.asarray(values, np.float64)
         finite = np.isfinite(values)
@@ -304,7 +307,11 @@ class Scaling:
             row, column = np.argwhere(~finite)[0]
             name = names[self.columns[column]] if names else str(self.columns[column])
             _refuse_value(values[row, column], first_row + row, name)
-        return ((values - self.centre) / self.spread).astype(np.float32)
+        return values
+
+    def numbers(self) -> list[Any]:
+        """All that its result depends on."""
+        return [self.columns, self.centre, self.spread, self.fill]
 
 
 def _refuse_value(value: float, row: int, name: str) -> None:
@@ -349,7 +356,7 @@ def fit_scaling(
     if impute not in IMPUTES:
         raise InputError(f"impute={impute!r}: expected None or 'mean'")
     chosen = np.empty(0, np.int64) if rows is None else rows
-    parts = workers.each(_statistics, features.blocks(), features, impute, chosen)
+    parts = features.each_block(workers, _statistics, impute, chosen)
     count, mean, squares, low, high, checksum, own = next(parts)
     checksums, picked = [checksum], [own]
     for n, m, s, bottom, top, checksum, own in parts:

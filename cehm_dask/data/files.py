@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tokenize import TokenError
@@ -19,7 +19,7 @@ import fsspec
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask.errors import InputError, NotFoundError
+from cehm_dask.errors import InputError, InputTypeError, NotFoundError
 
 TEMPORARY = ".cehm-"
 """How the names begin of what is not finished; after a crash it may stay behind; it is no data."""
@@ -180,3 +180,26 @@ def trace(url: str) -> str | None:
     else:
         return None
     return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def open_remote_npy(url: str) -> tuple[tuple[int, ...], Callable[[int, int], NDArray[Any]]]:
+    """Shape of an array of features in an object store, and how its rows are read: it cannot be mapped."""
+    filesystem, path = fsspec.core.url_to_fs(url)
+    with filesystem.open(path, "rb") as file, npy_faults(url, "features"):
+        version = np.lib.format.read_magic(file)
+        if version == (1, 0):
+            shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
+        else:  # newer ones differ in the length of the header only
+            shape, by_columns, dtype = np.lib.format.read_array_header_2_0(file)
+        begin = file.tell()
+    if by_columns:
+        raise InputError(f"features {url}: only arrays in row order can be read by rows; save them in that order")
+    if dtype.kind not in "iufb":
+        raise InputTypeError(f"features {url} have dtype {dtype}: expected numbers")
+    row_bytes = dtype.itemsize * int(np.prod(shape[1:]))
+
+    def read(start: int, stop: int) -> NDArray[Any]:
+        content = filesystem.cat_file(path, start=begin + start * row_bytes, end=begin + stop * row_bytes)
+        return np.frombuffer(content, dtype).reshape(-1, *shape[1:])
+
+    return shape, read

@@ -30,7 +30,7 @@ from cehm_dask.data.collections import (
 from cehm_dask.data.ensemble_writer import EnsembleWriter, create_ensemble
 from cehm_dask.data.labels import Labels, as_labels
 from cehm_dask.data.sources import ChunkSource, Codes
-from cehm_dask.errors import InputError
+from cehm_dask.errors import CehmError, InputError
 from cehm_dask.machine import Machine, format_bytes
 
 log = logging.getLogger(__name__)
@@ -40,10 +40,12 @@ COPIES = 2.5
 
 
 class Held(NamedTuple):
-    """Labels of a collection, and the first row of each of its blocks."""
+    """Labels that are ready to be swept over, and where they come from a dask collection, that and its blocks."""
 
     labels: Labels
-    starts: tuple[int, ...]
+    starts: tuple[int, ...] | None = None
+    """First row of each block."""
+    collection: Any = None
 
 
 @contextmanager
@@ -67,7 +69,7 @@ def labels_of_collection(given: Any, client: Any, machine: Machine, scratch: str
     room = (machine.workers or 1) * max(0, machine.allowed - machine.taken)
     members = len(collection.names)
     if n_rows is not None and COPIES * n_rows * members <= room:
-        yield _in_memory(collection, client, machine)
+        yield _in_memory(given, collection, client, machine)
         return
     found = _found(collection, client, machine)
     n_rows = sum(block.n_rows for block in found)
@@ -76,11 +78,12 @@ def labels_of_collection(given: Any, client: Any, machine: Machine, scratch: str
     coding = coding_of(found, collection.names)
     size = n_rows * members * coding.dtype.itemsize
     if COPIES * size <= room:
-        yield _in_memory(collection, client, machine)
+        yield _in_memory(given, collection, client, machine)
         return
     log.info("codes of the collection take %s: they go through a scratch store", format_bytes(size))
     with _scratch_folder(scratch) as folder:
-        yield Held(_through_store(collection, found, coding, client, f"{folder}/ensemble.zarr"), _starts(found))
+        stored = _through_store(collection, found, coding, client, f"{folder}/ensemble.zarr")
+        yield Held(stored, _starts(found), given)
 
 
 @contextmanager
@@ -109,8 +112,24 @@ def _found(collection: Collection, client: Any, machine: Machine) -> list[Found]
 
     found = [delayed(found_in, pure=True)(block) for block in _encoded(collection)]
     if client is not None:
-        return list(client.gather(client.compute(found)))
+        return _gathered(client, client.compute(found), collection)
     return list(_few_at_a_time(found, machine.threads))
+
+
+def _gathered(client: Any, futures: Sequence[Any], collection: Collection) -> list[Found]:
+    """What is known of the blocks; an error of the collection's own tasks gets the number of the block and its rows."""
+    try:
+        return list(client.gather(futures))
+    except CehmError:
+        raise
+    except Exception as error:
+        for number, future in enumerate(futures):
+            if future.status == "error":
+                edges = collection.edges
+                rows = "" if edges is None else f", rows {edges[number]} to {edges[number + 1] - 1}"
+                error.add_note(f"This was block {number} of the collection{rows}.")
+                break
+        raise
 
 
 def _few_at_a_time(tasks: Sequence[Any], threads: int) -> Iterator[Any]:
@@ -121,7 +140,7 @@ def _few_at_a_time(tasks: Sequence[Any], threads: int) -> Iterator[Any]:
         yield from dask.compute(*tasks[start : start + threads])
 
 
-def _in_memory(collection: Collection, client: Any, machine: Machine) -> Held:
+def _in_memory(given: Any, collection: Collection, client: Any, machine: Machine) -> Held:
     """Codes held by the workers, or by this process."""
     encoded = _encoded(collection)
     if client is None:
@@ -135,12 +154,13 @@ def _in_memory(collection: Collection, client: Any, machine: Machine) -> Held:
         number = uuid.uuid4().hex[:12]
         held = client.compute(encoded)
         asked = client.map(found_in, held, key=[f"cehm-found-{number}-{i}" for i in range(len(held))], pure=False)
-        found = client.gather(asked)
+        found = _gathered(client, asked, collection)
         coding = coding_of(found, collection.names)
         sent = client.submit(_hand_over, coding, key=f"cehm-coding-{number}", pure=False)
         keys = [f"cehm-encode-{number}-{i}" for i in range(len(held))]
         chunks = client.map(recode, held, coding=sent, key=keys, pure=False)
-    return Held(_labels(chunks, found, coding, collection.names, remote=client is not None), _starts(found))
+    labels = _labels(chunks, found, coding, collection.names, remote=client is not None)
+    return Held(labels, _starts(found), given)
 
 
 def _starts(found: Sequence[Found]) -> tuple[int, ...]:

@@ -7,8 +7,9 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,9 @@ import numpy as np
 from cehm_dask.data.sources import ChunkSource, Codes
 from cehm_dask.engine.cache import CACHES
 from cehm_dask.engine.span import Span
-from cehm_dask.engine.task import FAN_IN, Sweep, T, do
+from cehm_dask.engine.task import FAN_IN, Sweep, T, computing_on, do
 from cehm_dask.errors import CehmError, ClusterError
+from cehm_dask.machine import await_worker
 
 log = logging.getLogger(__name__)
 
@@ -33,12 +35,15 @@ RETRY_SECONDS = 1.0
 CHECK_SECONDS = 5.0
 """Between checks whether a sweep has lost all the workers that it was submitted to."""
 
-WAIT_FOR_WORKERS = 60
-"""Seconds that a sweep waits for a first worker."""
+
+LARGE_GRAPH = "1GiB"
+"""Bytes of a graph above which Dask warns: a sample of wide rows is meant to travel with it, once."""
 
 
 class DaskWorkers:
     """The workers of a ``distributed.Client``."""
+
+    here = False
 
     def __init__(self, client: Any) -> None:
         self.client = client
@@ -87,7 +92,7 @@ class DaskWorkers:
         spans = asked.spans
         workers = self._addresses()
         if not workers:
-            client.wait_for_workers(1, timeout=WAIT_FOR_WORKERS)
+            await_worker(client)
             workers = self._addresses()
         remote = spans[0].labels.edges is not None
         if not remote:  # else Dask places the tasks where the rows are
@@ -139,14 +144,29 @@ class DaskWorkers:
         finally:
             ended.set()
 
-    def each(self, work: Callable[..., T], items: Iterable[Any], *shared: Any) -> Iterator[T]:
+    def each(
+        self, work: Callable[..., T], items: Iterable[Any], *shared: Any, delayed: Sequence[Sequence[Any]] = ()
+    ) -> Iterator[T]:
+        import dask
+
         items = list(items)
         number = uuid.uuid4().hex[:12]
-        sent = self._shared(shared, len(items), f"cehm-shared-{number}")
-        keys = [f"cehm-{work.__name__.strip('_')}-{number}-{i}" for i in range(len(items))]
-        futures = deque(self.client.map(_on_item, items, work=work, shared=sent, key=keys, pure=False, retries=2))
-        while futures:  # let go of each once its result is here
-            yield futures.popleft().result()
+        # A node of the graph, so that each worker fetches it once, and that is made again if its worker dies.
+        sent = dask.delayed(_Shared(work, shared), name=f"cehm-shared-{number}", traverse=False)
+        do_item = dask.delayed(_on_item, pure=False)
+        name = f"cehm-{work.__name__.strip('_').replace('_', '-')}-{number}"
+        tasks = [
+            do_item(sent, item, *(parts or ()), dask_key_name=f"{name}-{i}")
+            for i, (item, parts) in enumerate(zip_longest(items, delayed))
+        ]
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": LARGE_GRAPH}):
+            futures = deque(self.client.compute(tasks, retries=2))
+        for item in items:  # let go of each future once its result is here
+            try:
+                yield futures.popleft().result()
+            except Exception as error:
+                error.add_note(f"This was {name.rpartition('-')[0]} for {item}.")
+                raise
 
     def _shared(self, args: tuple[Any, ...], tasks: int, key: str) -> Any:
         """Arguments of many tasks; large ones as the result of a task, so that each worker fetches them once.
@@ -183,6 +203,9 @@ class DaskWorkers:
             self._slices[span.index] = self.client.scatter(rows, workers=[self._homes[span.index]], hash=False)
         return [self._slices[span.index]]
 
+    def computing(self) -> AbstractContextManager[None]:
+        return computing_on(self.client, 1)
+
     def close(self, token: str | None = None) -> None:
         self._slices.clear()
         self._held = []
@@ -209,11 +232,22 @@ def _on_worker(work: Callable[..., T], span: Span, rows: Sequence[Codes] | None,
     if rows is not None:
         edges = tuple(np.cumsum([span.start, *map(len, rows)]).tolist())
         span = replace(span, labels=replace(span.labels, source=ChunkSource(rows, edges)))
-    return do(work, span, args)
+    try:
+        return do(work, span, args)
+    except Exception as error:
+        error.add_note(f"This was {work.__name__} of rows {span.start} to {span.stop - 1}, on a worker.")
+        raise
 
 
-def _on_item(item: Any, *, work: Callable[..., T], shared: tuple[Any, ...]) -> T:
-    return work(item, *shared)
+@dataclass(frozen=True)
+class _Shared:
+    work: Callable[..., Any]
+    args: tuple[Any, ...]
+
+
+def _on_item(shared: _Shared, item: Any, *computed: Any) -> Any:
+    own = (computed,) if computed else ()
+    return shared.work(item, *own, *shared.args)
 
 
 def share_out(homes: dict[int, str], spans: Sequence[int], workers: Sequence[str]) -> dict[int, str]:

@@ -8,7 +8,7 @@ are summed cannot matter.
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -83,9 +83,11 @@ class Engine:
         log.debug("%s (%s): %.4f s", kind, name, time.perf_counter() - begin)
         return result
 
-    def each(self, work: Callable[..., T], items: Iterable[Any], *shared: Any) -> Iterator[T]:
+    def each(
+        self, work: Callable[..., T], items: Iterable[Any], *shared: Any, delayed: Sequence[Sequence[Any]] = ()
+    ) -> Iterator[T]:
         """``work(item, *shared)`` for every item, by whoever does the sweeps."""
-        return self._workers.each(work, items, *shared)
+        return self._workers.each(work, items, *shared, delayed=delayed)
 
     def close(self) -> None:
         self._workers.close(self.spans[0].token)

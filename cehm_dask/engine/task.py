@@ -1,6 +1,7 @@
 """What every kind of worker shares: doing one task, and adding up what tasks return."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
@@ -32,17 +33,38 @@ class Sweep(Generic[T]):
 class Workers(Protocol):
     """Who does the work: threads of this process, or the workers of a Dask client."""
 
+    here: bool
+    """Whether this process does the work."""
+
     def sweep(self, asked: Sweep[T]) -> T:
         """Do a sweep."""
         ...
 
-    def each(self, work: Callable[..., T], items: Iterable[Any], *shared: Any) -> Iterator[T]:
-        """``work(item, *shared)`` for every item, in their order; items are small, what is shared is sent once."""
+    def each(
+        self, work: Callable[..., T], items: Iterable[Any], *shared: Any, delayed: Sequence[Sequence[Any]] = ()
+    ) -> Iterator[T]:
+        """``work(item, *shared)`` for every item, in their order; items are small, what is shared is sent once.
+
+        With ``delayed`` objects of every item, ``work(item, computed, *shared)``: a client's workers compute them.
+        """
+        ...
+
+    def computing(self) -> AbstractContextManager[None]:
+        """Dask computes collections there, within."""
         ...
 
     def close(self, token: str | None = None) -> None:
         """End, and forget what is cached for an engine."""
         ...
+
+
+@contextmanager
+def computing_on(client: Any, threads: int) -> Iterator[None]:
+    """Dask computes collections on a client's workers, or on threads of this process."""
+    import dask
+
+    with dask.config.set(scheduler="threads" if client is None else client, num_workers=threads):
+        yield
 
 
 def do(work: Callable[..., T], span: Span, args: tuple[Any, ...]) -> T:

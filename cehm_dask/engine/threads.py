@@ -1,17 +1,20 @@
 """Work on threads of this process."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Any
 
 from cehm_dask.engine.cache import CACHES
 from cehm_dask.engine.span import Span
-from cehm_dask.engine.task import Sweep, T, do, fold
+from cehm_dask.engine.task import Sweep, T, computing_on, do, fold
 
 
 class Threads:
     """Threads of this process; with one, the caller's own."""
+
+    here = True
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -33,11 +36,19 @@ class Threads:
                 future.cancel()
             raise
 
-    def each(self, work: Callable[..., T], items: Iterable[Any], *shared: Any) -> Iterator[T]:
-        def do_item(item: Any) -> T:
-            return work(item, *shared)
+    def each(
+        self, work: Callable[..., T], items: Iterable[Any], *shared: Any, delayed: Sequence[Sequence[Any]] = ()
+    ) -> Iterator[T]:
+        import dask
 
-        return map(do_item, items) if self._pool is None else self._pool.map(do_item, items)
+        def do_item(item: Any, *own: Any) -> T:
+            return work(item, *(dask.compute(*parts, scheduler="synchronous") for parts in own), *shared)
+
+        each = (items, delayed) if delayed else (items,)
+        return map(do_item, *each) if self._pool is None else self._pool.map(do_item, *each)
+
+    def computing(self) -> AbstractContextManager[None]:
+        return computing_on(None, self.count)
 
     def close(self, token: str | None = None) -> None:
         if token is not None:

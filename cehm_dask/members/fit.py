@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from cehm_dask.data.features import Scaling
 from cehm_dask.data.sources import Codes
+from cehm_dask.data.transformer import Transformed
 from cehm_dask.engine.task import Workers
 from cehm_dask.errors import InputError
 from cehm_dask.machine import one_thread_each
@@ -154,7 +155,7 @@ def fit_member(plan: MemberPlan, rows: NDArray[np.float32]) -> tuple[Member, flo
     """Fit one member on rows of scaled features; returns it and the seconds it took."""
     begin = time.perf_counter()
     rng = np.random.default_rng(plan.seed)
-    view = _view(plan, rows.shape[1], rng)
+    view = view_of(plan, rows.shape[1], rng)
     seen = rows if view is None else through(rows, view)
     if plan.bootstrap:
         seen = seen[np.sort(rng.integers(0, len(seen), len(seen)))]
@@ -170,7 +171,7 @@ def fit_member(plan: MemberPlan, rows: NDArray[np.float32]) -> tuple[Member, flo
     return _linear(model, view) or Viewed(model, view), time.perf_counter() - begin
 
 
-def _view(plan: MemberPlan, features: int, rng: np.random.Generator) -> NDArray[np.float32] | None:
+def view_of(plan: MemberPlan, features: int, rng: np.random.Generator) -> NDArray[np.float32] | None:
     """Columns of the features, or mixtures of them, that a member sees."""
     view = np.eye(features, dtype=np.float32)
     if plan.subspace is not None:
@@ -199,13 +200,7 @@ def _estimator(plan: MemberPlan, seed: int) -> Any:
         return GaussianMixture(
             plan.k, covariance_type="diag", init_params="random_from_data", reg_covar=1e-3, random_state=seed
         )
-    if plan.base == "birch":
-        return Birch(n_clusters=plan.k)
-    try:
-        from dask_ml.cluster import KMeans as DaskKMeans
-    except ImportError as error:
-        raise InputError("base='dask-ml' needs an extra package: pip install 'cehm-dask[dask-ml]'") from error
-    return DaskKMeans(plan.k, random_state=seed)
+    return Birch(n_clusters=plan.k)
 
 
 def _linear(model: Any, view: NDArray[np.float32] | None) -> Centred | None:
@@ -273,7 +268,7 @@ def reported(results: Iterator[T], tell: Callable[[T], None]) -> Iterator[T]:
 class Labeller:
     """All fitted members together: a block of raw features in, a block of codes out."""
 
-    scaling: Scaling
+    scaling: Scaling | Transformed
     members: tuple[Member, ...]
     widths: tuple[int, ...]
     """Most clusters of each member."""
@@ -323,8 +318,7 @@ class Labeller:
     def digest(self) -> str:
         """Of all numbers that the labels depend on, to the last bit; members with ``predict`` aside."""
         digest = hashlib.blake2b(digest_size=16)
-        scaling = self.scaling
-        arrays: list[Any] = [scaling.columns, scaling.centre, scaling.spread, scaling.fill]
+        arrays: list[Any] = self.scaling.numbers()
         for member in self.members:
             if isinstance(member, Linear):
                 arrays += [member.slopes, member.intercepts, member.names]

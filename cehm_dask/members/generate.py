@@ -8,19 +8,23 @@ and the same fitted members, to the last bit: both are part of the identity of a
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cehm_dask.clusters.connect import told_when_lost
+from cehm_dask.clusters.current import client_of
 from cehm_dask.data.attributes import read_facts
 from cehm_dask.data.ensemble_store import Ensemble, open_ensemble
 from cehm_dask.data.ensemble_writer import EnsembleWriter, create_ensemble, shape_of_chunks, sole_writer
 from cehm_dask.data.features import BLOCK_ROWS, Features, Scaling, draw_rows, fit_scaling
 from cehm_dask.data.files import read_whole, remove, write_whole
 from cehm_dask.data.sources import Codes
+from cehm_dask.data.transformer import Transformed, refuse_transformer
 from cehm_dask.engine.budget import threads_for_generation
 from cehm_dask.engine.sweep import workers
 from cehm_dask.engine.task import Workers
@@ -39,6 +43,7 @@ from cehm_dask.members.fit import (
     width_of,
 )
 from cehm_dask.members.kmeans import through
+from cehm_dask.members.whole import BASE, fit_on_all_rows, fit_transformer
 from cehm_dask.method import distances
 from cehm_dask.progress import NO_PROGRESS, Count, Progress
 
@@ -58,7 +63,7 @@ def make_labeller(
     seed: int,
     workers: Workers,
     *,
-    scale: str = "standard",
+    scale: Any = "standard",
     impute: str | None = None,
     fit_rows: int | None = None,
     full_lloyd: bool = False,
@@ -79,8 +84,11 @@ def make_labeller(
                 f"pass fit_rows={features.n_samples} if they fit in memory"
             )
     drawn = draw_rows(features.n_samples, count, seed)
-    scaling, sample = fit_scaling(features, scale, workers, impute=impute, rows=drawn)
-    fitted = fit_members(plans, scaling.apply(sample, names=features.names), workers, progress=progress)
+    refuse_transformer(scale)
+    named = isinstance(scale, str)
+    plain, sample = fit_scaling(features, scale if named else "none", workers, impute=impute, rows=drawn)
+    scaling = plain if named else fit_transformer(scale, features, plain, sample, workers)
+    fitted = _fit_all(plans, features, scaling, scaling.apply(sample, names=features.names), workers, progress)
     members = tuple(member for member, _ in fitted)
     if full_lloyd:
         members = _all_rows(features, scaling, plans, members, workers, progress)
@@ -88,8 +96,8 @@ def make_labeller(
     facts = [
         {
             **plan.facts(),
-            "fit_rows": features.n_samples if full_lloyd and plan.base in LLOYD else count,
-            "scale": scale,
+            "fit_rows": features.n_samples if plan.base == BASE or (full_lloyd and plan.base in LLOYD) else count,
+            "scale": scale if named else repr(scale),
             **made,
         }
         for plan, (_, made) in zip(plans, fitted, strict=True)
@@ -100,9 +108,25 @@ def make_labeller(
 LLOYD = ("kmeans", "minibatch", "dask-ml")
 
 
+def _fit_all(
+    plans: Sequence[MemberPlan],
+    features: Features,
+    scaling: Scaling | Transformed,
+    sample: NDArray[np.float32],
+    workers: Workers,
+    progress: Progress,
+) -> list[tuple[Member, dict[str, Any]]]:
+    """Fit every member, on the sample or, by dask-ml, on all rows."""
+    whole = [plan for plan in plans if plan.base == BASE]
+    sampled = [plan for plan in plans if plan.base != BASE]
+    on_sample = iter(fit_members(sampled, sample, workers, progress=progress) if sampled else ())
+    on_all = iter(fit_on_all_rows(whole, features, scaling, workers, progress))
+    return [next(on_all if plan.base == BASE else on_sample) for plan in plans]
+
+
 def _all_rows(
     features: Features,
-    scaling: Scaling,
+    scaling: Scaling | Transformed,
     plans: Sequence[MemberPlan],
     members: tuple[Member, ...],
     workers: Workers,
@@ -118,7 +142,7 @@ def _all_rows(
 
 def lloyd(
     features: Features,
-    scaling: Scaling,
+    scaling: Scaling | Transformed,
     members: Sequence[Centred],
     workers: Workers,
     *,
@@ -150,12 +174,12 @@ def lloyd(
 
 
 def _centre_sums(
-    features: Features, scaling: Scaling, members: Sequence[Linear], workers: Workers
+    features: Features, scaling: Scaling | Transformed, members: Sequence[Linear], workers: Workers
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Sum of the scaled rows nearest to each centre, and how many there are, in one sweep."""
     labeller = Labeller(scaling, tuple(members), tuple(len(member.names) for member in members))
     first = np.cumsum([0, *(len(member.names) for member in members)])
-    parts = workers.each(_sums_of_block, features.blocks(), features, labeller, first)
+    parts = features.each_block(workers, _sums_of_block, labeller, first)
     sums, counts = next(parts)
     for more, rows in parts:
         sums = sums + more
@@ -183,6 +207,7 @@ def generate(
     memory: str | int | None = None,
     threads: int | None = None,
     client: Any = None,
+    made: tuple[Labeller, list[dict[str, Any]]] | None = None,
     progress: Progress = NO_PROGRESS,
     **fitting: Any,
 ) -> str:
@@ -190,34 +215,24 @@ def generate(
 
     An interrupted generation resumes with the shards that are missing, if features and members are the same, to the
     last bit; otherwise it refuses. With ``append``, the members are put behind those of the ensemble that is there.
-    ``memory``, ``threads`` and ``client`` say where the work is done, and change no label. A client's workers read the
-    features themselves, so features that only this process holds stay with its threads.
+    ``memory``, ``threads`` and ``client`` (default: the current one, False for none) say where the work is done, and
+    change no label. ``made`` are the members and their provenance, where they are fitted.
     """
     before = open_ensemble(url) if append else None
     if before is not None and before.n_samples != features.n_samples:
         raise InputError(f"features have {features.n_samples} rows, the ensemble {url} has {before.n_samples}")
-    if client is not None and features.reopen is None:
-        log.info("features from %s cannot be opened by workers: this process makes the members", features.source)
-        client = None
-    machine = this_machine(memory, threads) if client is None else cluster_machine(client, memory)
     n_members = len(plans) + (len(before.widths) if before else 0)
-    threads = threads_for_generation(
-        features.n_features,
-        n_members,
-        fit_rows=min(features.n_samples, fitting.get("fit_rows") or FULL_FIT_ROWS),
-        block_rows=min(features.n_samples, BLOCK_ROWS),
-        shard_rows=min(features.n_samples, shape_of_chunks(features.n_samples, n_members, 1)[1]),
-        allowed=machine.allowed,
-        taken=machine.taken,
-        threads=machine.threads,
-    )
-    with sole_writer(url, overwrite=overwrite or append), workers(threads, client) as who:
+    with (
+        client_of(client) as there,
+        sole_writer(url, overwrite=overwrite or append),
+        makers(features, n_members, there, memory, threads, fitting.get("fit_rows")) as who,
+    ):
         if before is not None and _was_appended(url, plans):
             log.info("the members were appended to %s before the command was interrupted: nothing is left to do", url)
             remove(_note_of(url))
             return before.fingerprint
         stamp = features.stamp()
-        labeller, facts = make_labeller(features, plans, seed, who, progress=progress, **fitting)
+        labeller, facts = made or make_labeller(features, plans, seed, who, progress=progress, **fitting)
         identity = _identity(features, seed, plans, facts, labeller, fitting, before.fingerprint if before else None)
         widths = [*(before.widths if before else ()), *(width + 1 for width in labeller.widths)]
         values = None
@@ -239,8 +254,8 @@ def generate(
             identity=identity,
         )
 
-        count = Count(progress, "labelled", features.n_samples)
-        labelled = who.each(_label_shard, range(writer.n_shards), writer, features, labeller, before)
+        count, shards = Count(progress, "labelled", features.n_samples), range(writer.n_shards)
+        labelled = features.each(who, _label_shard, shards, [*map(writer.rows, shards)], writer, labeller, before)
         done = list(reported(labelled, lambda made: count.add(int(made[1][-1].sum()))))
         sizes = [np.sum(parts, axis=0) for parts in zip(*(own for _, own in done), strict=True)]
         if features.stamp() != stamp:
@@ -253,12 +268,43 @@ def generate(
     return fingerprint
 
 
+@contextmanager
+def makers(
+    features: Features,
+    n_members: int,
+    client: Any = None,
+    memory: str | int | None = None,
+    threads: int | None = None,
+    fit_rows: int | None = None,
+) -> Iterator[Workers]:
+    """Who makes members of features, within the memory allowed.
+
+    Workers read the features themselves, so features that only this process holds stay with its threads.
+    """
+    if client is not None and features.reopen is None and features.chunks is None:
+        log.info("features from %s cannot be opened by workers: this process makes the members", features.source)
+        client = None
+    machine = this_machine(memory, threads) if client is None else cluster_machine(client, memory)
+    threads = threads_for_generation(
+        features.n_features,
+        n_members,
+        fit_rows=min(features.n_samples, fit_rows or FULL_FIT_ROWS),
+        block_rows=min(features.n_samples, BLOCK_ROWS),
+        shard_rows=min(features.n_samples, shape_of_chunks(features.n_samples, n_members, 1)[1]),
+        allowed=machine.allowed,
+        taken=machine.taken,
+        threads=machine.threads,
+    )
+    with told_when_lost(client), workers(threads, client) as who:
+        yield who
+
+
 Labelled = tuple[str, list[NDArray[np.int64]]]
 """Digest of a shard, and the sizes of its clusters by member."""
 
 
 def _label_shard(
-    shard: int, writer: EnsembleWriter, features: Features, labeller: Labeller, before: Ensemble | None
+    shard: int, features: Features, writer: EnsembleWriter, labeller: Labeller, before: Ensemble | None
 ) -> Labelled:
     start, stop = writer.rows(shard)
     codes = writer.written(shard)
@@ -328,11 +374,12 @@ def plan_appended(url: str, draw: Callable[[int], list[MemberPlan]]) -> list[Mem
 
 
 def label_all(features: Features, labeller: Labeller, workers: Workers) -> Codes:
-    """Codes of every row in memory, made in one sweep by threads of this process."""
+    """Codes of every row in memory, made in one sweep."""
     codes = np.empty((features.n_samples, len(labeller.members)), labeller.dtype)
-    list(workers.each(_label_block, features.blocks(), features, labeller, codes))
+    for block, own in zip(features.blocks(), features.each_block(workers, _label_block, labeller), strict=True):
+        codes[slice(*block)] = own
     return codes
 
 
-def _label_block(block: tuple[int, int], features: Features, labeller: Labeller, codes: Codes) -> None:
-    codes[slice(*block)] = labeller.label(features.read(*block), block[0], features.names)
+def _label_block(block: tuple[int, int], features: Features, labeller: Labeller) -> Codes:
+    return labeller.label(features.read(*block), block[0], features.names)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from cehm_dask.data.consensus_store import ResultWriter
 from cehm_dask.data.labels import Labels
-from cehm_dask.data.sources import ChunkSource
+from cehm_dask.data.sources import ChunkSource, Codes
 from cehm_dask.engine.span import Span
 from cehm_dask.method.belonging import BELONGINGS
 from cehm_dask.method.orders import Read
@@ -84,13 +84,23 @@ def add_summaries(parts: Sequence[tuple[NDArray[np.int64], int]]) -> tuple[NDArr
     return np.sum(sizes, axis=0), sum(units)
 
 
-class Piece(NamedTuple):
-    """Rows of one chunk of a result, as chunks of codes that lie with workers."""
+class Place(NamedTuple):
+    """Rows of one chunk of a result."""
 
     start: int
     stop: int
-    chunks: Sequence[Any]
     edges: tuple[int, ...]
+    """Of the chunks of codes that they lie in."""
+
+    def __str__(self) -> str:
+        return f"rows {self.start} to {self.stop - 1}"
+
+
+class Piece(NamedTuple):
+    """Rows of one chunk of a result, and the chunks of codes that lie with workers."""
+
+    place: Place
+    chunks: Sequence[Any]
 
 
 def pieces_of(labels: Labels, rows: int) -> list[Piece]:
@@ -100,13 +110,13 @@ def pieces_of(labels: Labels, rows: int) -> list[Piece]:
         raise TypeError("only collections are cut into pieces")
     starts = range(0, labels.n_samples, rows)
     found = [(start, min(start + rows, labels.n_samples)) for start in starts]
-    return [Piece(*place, (own := source.between(*place)).chunks, own.edges) for place in found]
+    return [Piece(Place(*rows, (own := source.between(*rows)).edges), own.chunks) for rows in found]
 
 
-def write_piece(piece: Piece, empty: Span, *writing: Any) -> Written:
+def write_piece(place: Place, chunks: Sequence[Codes], empty: Span, *writing: Any) -> Written:
     """:func:`write_span` for a piece; ``empty`` is a span without rows."""
-    labels = replace(empty.labels, source=ChunkSource(piece.chunks, piece.edges))
-    return write_span(replace(empty, labels=labels, start=piece.start, stop=piece.stop), *writing)
+    labels = replace(empty.labels, source=ChunkSource(chunks, place.edges))
+    return write_span(replace(empty, labels=labels, start=place.start, stop=place.stop), *writing)
 
 
 def write_span(span: Span, order: Read, writer: ResultWriter, n_members: int, belonging: str) -> Written:

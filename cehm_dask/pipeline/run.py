@@ -192,7 +192,7 @@ class _Run(Steps):
                 wanted.seed,
                 overwrite=overwrite,
                 memory=recipe.memory,
-                client=self.client,
+                client=self.client or False,
                 progress=self.progress,
                 scale=recipe.scale,
                 impute=recipe.features.impute if recipe.features else None,

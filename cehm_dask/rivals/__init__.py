@@ -8,7 +8,7 @@ For comparison, and for users whom another method serves better. May import ``jo
 [0, 0, 1, 1]
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -43,13 +43,18 @@ class Method:
         n_clusters : int
         seed : int
         where : Where, optional
-            Memory, threads, client; changes no label.
+            Memory, threads, client (default: the current one; False: none); changes no label.
         """
-        from cehm_dask.data.labels import as_labels
-        from cehm_dask.job import Where
+        from cehm_dask.clusters.current import client_of
+        from cehm_dask.job import Where, opened
 
         function = getattr(import_module(f"cehm_dask.rivals.{self.name}"), self.name)
-        found: NDArray[np.int16] = function(as_labels(base_labels), n_clusters, seed, where or Where())
+        where = where or Where()
+        with client_of(where.client) as client:
+            # Methods for few samples look at all rows here.
+            holder = client if self.largest_n is None else None
+            with opened(base_labels, holder, where.memory) as held:
+                found: NDArray[np.int16] = function(held.labels, n_clusters, seed, replace(where, client=client))
         return found
 
 
