@@ -25,6 +25,7 @@ from cehm_dask.data.consensus_store import open_consensus
 from cehm_dask.data.ensemble_store import known_labels
 from cehm_dask.data.ingest import label_blocks
 from cehm_dask.data.names import are_names
+from cehm_dask.engine.collection import Held
 from cehm_dask.engine.sweep import Engine
 from cehm_dask.errors import InputError, StoreError
 from cehm_dask.job import Where, find_consensus, opened
@@ -209,7 +210,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         seed = seed_of(self.random_state)
         follow = None if record is None else partial(_recorded, record)
         place = None if output is None else os.fspath(output)
-        X = joined(X) if isinstance(X, list | tuple | Mapping) else X
+        X = joined(X) if isinstance(X, list | tuple | Mapping) and not isinstance(X, Held) else X
         with client_of(client) as who, opened(X, who, memory) as held:
             labels, lazy = held.labels, held.collection is not None and output is None
             where = Where(memory=memory, client=who, output=place, overwrite=overwrite, lazy=lazy)
@@ -237,7 +238,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         tables = (problem.counts, problem.final_weights, problem.final_lead, result.correlation)
         self._take_up(Model(*tables, values, labels.names))
         self.__dict__.pop("index_", None)  # of an earlier fit
-        if hasattr(X, "iloc") and not lazy:
+        if hasattr(X, "iloc") and not is_collection(X):
             self.index_ = X.index
         if lazy:
             self._collection = held.collection  # what lies with workers is kept there as long as the model

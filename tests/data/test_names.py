@@ -95,6 +95,8 @@ def test_features__matched_by_name(tmp_path):
         assert fitted.feature_names_in_.tolist() == ["length", "width", "weight"]
         for form in (shuffled, pl.from_pandas(shuffled), tmp_path / "shuffled.parquet"):
             np.testing.assert_array_equal(fitted.predict(form), model.labels_)
+        lazy = fitted.predict(dd.from_pandas(shuffled, npartitions=3))
+        np.testing.assert_array_equal(lazy.compute(), model.labels_)
     with pytest.warns(NameWarning, match="features that were not fitted are ignored: age"):
         np.testing.assert_array_equal(model.predict(shuffled.assign(age=1.0)), model.labels_)
     with pytest.raises(ValueError, match="X lacks features that were fitted: width"):
