@@ -25,8 +25,7 @@ RUN = ("run", "recipe.yaml")
 STOPPED_SECONDS = 0.5
 
 LATEST = {"consensus": 60, "run": 6}
-"""Blocks and tasks after which a worker, of two that share the work, has more to do. Of a run it has about eleven: a
-loss at the 6th and before came, those at the 15th, 19th, 20th and 23rd came too late."""
+"""Blocks and tasks after which a worker, of two that share the work, has more to do."""
 
 
 @dataclass(frozen=True)
