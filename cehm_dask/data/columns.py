@@ -45,6 +45,8 @@ def encode_column(column: Any, name: str, first_row: int = 0) -> tuple[NDArray[A
     first_row : int
         Row number of the first entry, for errors.
     """
+    if (encoded := _encode_categories(column)) is not None:
+        return encoded
     spoken = _spoken(column)
     # Nulls are left out first: beside them, whole numbers would come as floats, and large ones lose digits.
     said = column if spoken.all() else column[spoken] if hasattr(column, "isna") else column.filter(spoken)
@@ -70,6 +72,19 @@ def encode_column(column: Any, name: str, first_row: int = 0) -> tuple[NDArray[A
     full = np.full(spoken.size, -1, np.int64)
     full[spoken] = ranks
     return known, full
+
+
+def _encode_categories(column: Any) -> tuple[NDArray[Any], NDArray[np.int64]] | None:
+    """Categories of text by their codes: a million texts take seconds to sort, their categories no time."""
+    categories = getattr(getattr(column, "cat", None), "categories", None)
+    if categories is None or not all(isinstance(name, str) for name in categories):
+        return None
+    codes = np.asarray(column.cat.codes, np.int64)
+    used = np.flatnonzero(np.bincount(codes[codes >= 0], minlength=len(categories)))
+    known, ranks = np.unique(np.asarray(categories)[used].astype(np.str_), return_inverse=True)
+    place = np.full(len(categories) + 1, -1, np.int64)  # the last one serves code -1
+    place[used] = ranks
+    return known, place[codes]
 
 
 def _spoken(column: Any) -> NDArray[np.bool_]:

@@ -152,7 +152,9 @@ def _from_frame(frame: Any, source: str) -> Stream:
         step = rows_read(len(frame.columns))
         parts = (part.compute() for part in frame.partitions) if hasattr(frame, "partitions") else [frame]
         for part in parts:
+            # By place: pandas before 3 takes a slice of rows under an index of floats by label.
+            rows = part.iloc if hasattr(part, "iloc") else part
             for start in range(0, len(part), step):
-                yield columns_of(part[start : start + step])
+                yield columns_of(rows[start : start + step])
 
     return Stream(tuple(str(name) for name in frame.columns), blocks, source)

@@ -15,22 +15,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cehm_dask.data.encoding import rows_read
 from cehm_dask.data.labels import Labels, as_labels
 from cehm_dask.errors import InputError
 from cehm_dask.estimator import CEHM
 from cehm_dask.machine import require_memory, this_machine
 
 MOST_ROWS = 4000
-"""Samples of which every two are compared; more are sampled. Takes 0.4 GB; shares of sampled pairs are right to about
-1/√4000 = 0.016."""
+"""Samples of which every two are compared; more are sampled. With 1,000 members of 8 clusters, one consensus matrix of
+so many took 9 s of one core and 0.8 GB."""
 
 BREAKS = 100
 """Steps of the CDF, as in ConsensusClusterPlus."""
 
 COLUMNS = 4096
 """Base clusters in one matrix product: 64 MB for the most rows. Float32 sums of so many ones are exact up to 2²⁴."""
-
-SCAN_ROWS = 1 << 16
 
 Floats = NDArray[np.float64]
 
@@ -76,10 +75,11 @@ def choose_rows(
     codes = np.empty((len(picked), labels.n_members), np.int64)
     filled = np.zeros(labels.n_slots, bool)
     first_slot = labels.offsets.astype(np.int64)
-    for start in range(0, labels.n_samples, SCAN_ROWS):
-        block = labels.read(start, min(start + SCAN_ROWS, labels.n_samples)).astype(np.int64)
+    step = rows_read(labels.n_members)
+    for start in range(0, labels.n_samples, step):
+        block = labels.read(start, min(start + step, labels.n_samples)).astype(np.int64)
         filled[block + first_slot] = True
-        low, high = np.searchsorted(picked, [start, start + SCAN_ROWS])
+        low, high = np.searchsorted(picked, [start, start + step])
         codes[low:high] = block[picked[low:high] - start]
     return Chosen(picked, codes - int(labels.silent), _filled_slots(labels, filled))
 
@@ -111,7 +111,7 @@ class CoAssociation:
         """Counts of every two different samples, once each."""
         if len(self.rows) < 2:
             raise InputError(f"n_rows={len(self.rows)}: at least two samples are needed to compare")
-        pair = np.tril_indices(len(self.rows), -1)
+        pair = np.tri(len(self.rows), k=-1, dtype=bool)
         return self.together[pair].astype(np.int64), np.maximum(self.both[pair], 1).astype(np.int64)
 
     def cdf(self, breaks: int = BREAKS) -> Floats:
@@ -201,14 +201,7 @@ def co_association(
     if not isinstance(base_labels, Chosen):
         base_labels = choose_rows(base_labels, rows=rows, most_rows=most_rows, seed=seed)
     codes = base_labels.codes
-    machine, pairs = this_machine(memory), len(codes) ** 2
-    terms = {
-        "this process": machine.taken,
-        "counts of every two samples": 8 * pairs,
-        "a product": 4 * pairs + 4 * len(codes) * COLUMNS,
-        "the consensus matrix": 8 * pairs,
-    }
-    require_memory(f"{len(codes):,} samples by pairs", terms, machine.allowed, ", or compare fewer samples")
+    _refuse_large(codes, 1, memory)
     together, both = (np.zeros((len(codes), len(codes)), np.int32) for _ in range(2))
     width = int(codes.max(initial=0)) + 1
     step = max(1, COLUMNS // width)
@@ -221,6 +214,20 @@ def co_association(
         ones[row, member * width + part[row, member]] = 1.0
         together += (ones @ ones.T).astype(np.int32)
     return CoAssociation(base_labels.rows, together, both, codes.shape[1])
+
+
+def _refuse_large(codes: NDArray[np.int64], tables: int, memory: str | int | None) -> None:
+    """An error if so many consensus matrices, and what is read from one at a time, do not fit."""
+    machine, pairs = this_machine(memory), len(codes) ** 2
+    terms = {
+        "this process": machine.taken,
+        "labels of the samples": 8 * codes.size,
+        "counts of every two samples": 8 * pairs * tables,
+        "a product": 4 * pairs + 4 * len(codes) * COLUMNS,
+        "the consensus matrix": 8 * pairs,
+        "shares of all pairs": 24 * pairs,
+    }
+    require_memory(f"{len(codes):,} samples by pairs", terms, machine.allowed, ", or compare fewer samples")
 
 
 def delta_areas(areas: Sequence[float]) -> list[float]:
@@ -295,6 +302,7 @@ def stability(
                 f"k={k}: no member has so many clusters; they have {there}. Choose among these, or take all members "
                 "for every k"
             )
+    _refuse_large(chosen.codes, len(taken), memory)
     found = [(k, chosen.of(members)) for k, members in taken.items()]
     tables = [co_association(own, memory=memory) for _, own in found]
     deltas = delta_areas([table.area() for table in tables])

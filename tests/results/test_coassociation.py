@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from sklearn.datasets import load_breast_cancer
 from cehm_dask import CEHM
 from cehm_dask.doors.resampling import cluster_order, draw
 from cehm_dask.errors import BudgetError, InputError
+from cehm_dask.machine import this_machine
 from cehm_dask.results import coassociation
 from cehm_dask.results.coassociation import choose_rows, co_association, delta_areas, stability
 from tests.conftest import cehm
@@ -57,7 +59,7 @@ def test_counts__are_the_same_however_members_are_cut(monkeypatch):
     labels = subsampled()
     whole = co_association(labels)
     monkeypatch.setattr(coassociation, "COLUMNS", 7)
-    monkeypatch.setattr(coassociation, "SCAN_ROWS", 11)
+    monkeypatch.setattr(coassociation, "rows_read", lambda _members: 11)
     parts = co_association(labels)
     np.testing.assert_array_equal(parts.together, whole.together)
     np.testing.assert_array_equal(parts.both, whole.both)
@@ -97,6 +99,24 @@ def test_rows__that_are_none_are_refused(rows):
 def test_memory__is_refused_before_work():
     with pytest.raises(BudgetError, match=r"60 samples by pairs.*or compare fewer samples"):
         co_association(subsampled(), memory=1 << 20)
+    with pytest.raises(BudgetError, match="60 samples by pairs"):
+        stability(subsampled(), [2, 3], memory=1 << 20)
+
+
+def test_memory__peak_is_below_what_was_projected(caplog):
+    labels = np.random.default_rng(0).integers(-1, 8, (1500, 100))
+    chosen = choose_rows(labels)
+    with caplog.at_level("INFO", "cehm_dask.machine"):
+        co_association(chosen.of(np.arange(100) < 1))  # what is loaded on first use is no part of the peak
+        caplog.clear()
+        tracemalloc.start()
+        found = co_association(chosen)
+        found.cdf(), found.pac(), found.cluster_consensus(chosen.codes[:, 0])
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    (record,) = caplog.records
+    own = record.projected - this_machine(None).taken
+    assert 0.5 * own < peak < own
 
 
 def test_cdf__counts_shares_on_a_step_below_it():
