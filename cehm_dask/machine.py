@@ -25,8 +25,8 @@ SHARE = 0.6
 """Of the memory that is free, or of a worker's limit, that a run takes unless told otherwise."""
 
 
-WORKER_SECONDS = 60
-"""How long a cluster without workers is waited for."""
+WORKER_SECONDS = 300
+"""How long a cluster without workers is waited for: a job in a queue may take minutes to start."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,20 @@ def _setting(memory: str | int | None) -> str | int | None:
 
     found: str | int | None = dask.config.get("cehm.memory", None) if memory is None else memory
     return found
+
+
+@contextmanager
+def kept_awake(client: Any) -> Iterator[None]:
+    """Keep a worker of an adaptive cluster, once it has one, until the end: the one that holds a small result.
+
+    Else it would stop its workers whenever this process takes longer between two sweeps.
+    """
+    held = client.submit(int, key=f"cehm-awake-{uuid.uuid4().hex}")
+    try:
+        yield
+    finally:
+        with suppress(Exception):  # the cluster is lost
+            held.release()
 
 
 def await_worker(client: Any, seconds: float = WORKER_SECONDS) -> None:

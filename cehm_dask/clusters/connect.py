@@ -38,7 +38,7 @@ from cehm_dask.clusters.config import (
 )
 from cehm_dask.clusters.workers import check_versions, reason_of, workers_of
 from cehm_dask.errors import BudgetError, CehmError, ClusterError, MissingExtraError
-from cehm_dask.machine import await_worker, format_bytes, parse_bytes
+from cehm_dask.machine import await_worker, format_bytes, kept_awake, parse_bytes
 from cehm_dask.masking import known, mask_process
 
 log = logging.getLogger(__name__)
@@ -84,6 +84,7 @@ def connect(spec: str | None) -> Iterator[Any]:
         client = _client(config, stack)
         try:
             with told_when_lost(client):
+                stack.enter_context(kept_awake(client))
                 _wait(client, config)
                 check_versions(client)
                 if secrets := known():

@@ -9,6 +9,7 @@ from typing import Any
 
 from cehm_dask.clusters.connect import connect
 from cehm_dask.errors import ClusterError, InputTypeError
+from cehm_dask.machine import kept_awake
 
 log = logging.getLogger(__name__)
 
@@ -23,9 +24,12 @@ def client_of(given: Any) -> Iterator[Any]:
         None: the setting ``cehm.client`` of Dask, or the current client, if there is one. False: this process.
     """
     with _found(given) as client:
-        if client is not None:
-            log.info("workers of %s do the work; dashboard: %s", client.scheduler.address, client.dashboard_link)
-        yield client
+        if client is None:
+            yield None
+            return
+        log.info("workers of %s do the work; dashboard: %s", client.scheduler.address, client.dashboard_link)
+        with kept_awake(client):
+            yield client
 
 
 @contextmanager

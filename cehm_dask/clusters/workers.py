@@ -64,12 +64,16 @@ def require_access(client: Any, reads: Sequence[str] = (), writes: Sequence[str]
 
 def access_faults(client: Any, reads: Sequence[str], writes: Sequence[str]) -> Iterator[tuple[str, str]]:
     """What keeps workers from the inputs and outputs: (address, words) pairs."""
+    if not reads and not writes:
+        return
     reads, writes = [absolute(url) for url in reads], [absolute(url) for url in writes]
     probes = [_probe(url) for url in writes]
     here = [trace(url) for url in reads]
     try:
         for address, answer in client.run(_look, reads, probes, on_error="return").items():
             if isinstance(answer, BaseException):
+                if address not in workers_of(client):
+                    continue  # an adaptive cluster has let it go meanwhile
                 yield address, f"does not answer ({reason_of(answer)})"
                 continue
             found, written = answer

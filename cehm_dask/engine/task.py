@@ -1,7 +1,7 @@
 """What every kind of worker shares: doing one task, and adding up what tasks return."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
@@ -63,7 +63,9 @@ def computing_on(client: Any, threads: int) -> Iterator[None]:
     """Dask computes collections on a client's workers, or on threads of this process."""
     import dask
 
-    with dask.config.set(scheduler="threads" if client is None else client, num_workers=threads):
+    # Without being current, what is persisted would be computed there and brought here.
+    current = nullcontext() if client is None else client.as_current()
+    with current, dask.config.set(scheduler="threads" if client is None else client, num_workers=threads):
         yield
 
 

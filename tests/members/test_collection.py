@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from dask.utils import key_split
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, futures_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +18,7 @@ from cehm_dask.data import features
 from cehm_dask.data.ensemble_store import open_ensemble
 from cehm_dask.data.features import as_features
 from cehm_dask.errors import BudgetError, InputError, InputTypeError
+from cehm_dask.machine import cluster_machine
 from cehm_dask.members import collection
 from cehm_dask.members import generate as generation
 from cehm_dask.members.fit import plan_members
@@ -149,6 +150,13 @@ def _count_done(dask_worker):
 
 def _broken(block):
     return block // 0 if len(block) == 0 else 1 // 0
+
+
+def test_blocks__stay_with_a_client_that_is_not_the_default(two_processes):
+    x = da.from_array(points(), chunks=(150, 4))
+    found = collection.features_on(x, two_processes, cluster_machine(two_processes, None))
+    assert len(found.chunks.parts) == -(-N // 128)
+    assert all(futures_of(part) for part in found.chunks.parts)
 
 
 def test_output__is_an_ensemble_store_also_without_a_client(wanted, tmp_path):
