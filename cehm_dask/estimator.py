@@ -14,7 +14,6 @@ from typing import Any, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClusterMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from cehm_dask.clusters.current import client_of
@@ -28,7 +27,7 @@ from cehm_dask.data.names import are_names
 from cehm_dask.engine.collection import Held
 from cehm_dask.engine.sweep import Engine
 from cehm_dask.errors import InputError, StoreError
-from cehm_dask.job import Where, find_consensus, opened
+from cehm_dask.job import Where, find_consensus, opened, seed_of
 from cehm_dask.lazy import lazily, read_field, read_membership
 from cehm_dask.method.params import Params
 from cehm_dask.method.problem import Problem
@@ -44,9 +43,8 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     n_clusters : int, a sequence of int, or "auto"
-        Clusters wanted. Several values are run side by side, and the one that the members single out is kept; if none
-        stands out, a warning says so, and the one behind the widest spectral gap is kept. "auto" looks at 2 to 30
-        (no more than √n, nor than the finest member has) in the first sweep, and runs the chosen one only.
+        Clusters wanted. Several values are all run, and the one that the members single out is kept; a warning says if
+        none does. "auto" looks at 2 to 30 (no more than √n, nor than the finest member has), and runs one.
     variant : {"auto", "released", "printed", "cosine", "kmeans", "tau"}, default "auto"
         What is computed. "auto" takes several candidates to the end, each repaired until it has k clusters, and keeps
         one from the labels alone; with one of the three knobs below, or ``init``, it is a single chain from medoids.
@@ -72,6 +70,8 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         Hyperedge numbers to start from instead of k-medoids (member by member, inside a member by ascending label).
     max_iter : int, default 100
         Most rounds of adjustion.
+    start_rows : int, optional
+        Rows of a seeded sample that the start is found on (``docs/larger-than-memory.md``). Default: all rows.
     random_state : int, RandomState or None
         Seed of the medoid starts.
 
@@ -82,8 +82,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     margin_ : (n_samples,) float64
         Lead of the cluster over the runner-up in mean shares of base clusters, from 0 (tie) to 1, but for counts.
     confidence_ : (n_samples,) float64
-        From 0 to 1: how sure the members are, together, that the sample belongs to its cluster. Where clusters are
-        the classes and members err each on its own, near the probability that it is right (``docs/confidence.md``).
+        From 0 to 1: how sure the members are, together, that the sample belongs to its cluster.
     medoids_ : (n_clusters,) int
         Hyperedges the clusters grew from; with "auto", the hyperedge most like each cluster at the start.
     counts_ : (n_hyperedges, n_clusters) int64
@@ -91,15 +90,14 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     weights_ : (n_hyperedges, n_clusters) float64
         Belonging weights that the labels follow from.
     candidates_ : list of dict
-        How each candidate was made (start, belonging), its τ, evenness and their sum, agreement with the members,
-        explained entropy (Theil's U), sizes of its clusters, clusters repaired, and whether it was kept.
+        Start and belonging of each candidate, its τ, evenness and their sum, agreement, explained entropy (Theil's U),
+        sizes of its clusters, clusters repaired, and whether it was kept.
     candidate_reason_ : str
         Why that one was kept.
     loss_history_ : (n,) float64
         Loss of each adjustion round; rises only where an empty cluster was repaired.
     loss_fractions_ : (n,) float64
-        The same as shares of the largest loss that is possible: they keep their digits at any number of samples, where
-        the paper's loss, of the size of its square, does not.
+        The same as shares of the largest loss that is possible: they keep their digits at any number of samples.
     growth_ : tuple of int
         Samples assigned after the start and after each diffusion round.
     n_rounds_ : int
@@ -111,8 +109,8 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     cluster_sizes_ : (n_clusters,) int64
         Samples in each cluster.
     scan_ : dict of int to dict
-        For every number of clusters that was run, its kept start: n_clusters_found, agreement with the members, loss,
-        mean margin, stability (mean NMI between restarts; None with one start) and the number of restarts.
+        For every k that was run, its kept start: n_clusters_found, agreement, loss, mean margin, stability (mean NMI
+        between restarts; None with one start) and the number of restarts.
     choice_ : dict
         n_clusters that was kept, clear (whether the members single it out) and the reason in words.
     n_clusters_ : int
@@ -149,6 +147,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         choose: str = "agreement",
         init: Sequence[int] | None = None,
         max_iter: int = 100,
+        start_rows: int | None = None,
         random_state: Any = None,
     ) -> None:
         self.n_clusters = n_clusters
@@ -161,6 +160,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.choose = choose
         self.init = init
         self.max_iter = max_iter
+        self.start_rows = start_rows
         self.random_state = random_state
 
     def fit(
@@ -321,13 +321,8 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _params(self, n_clusters: int) -> Params:
-        names = ("variant", "similarity", "belonging", "schedule", "tries", "restarts", "choose", "init", "max_iter")
-        return Params(n_clusters, **{name: getattr(self, name) for name in names})
-
-
-def seed_of(random_state: Any) -> int:
-    """The number that a run draws from, for a seed in any form that scikit-learn takes."""
-    return int(check_random_state(random_state).randint(2**31))
+        knobs = {name: value for name, value in self.get_params(deep=False).items() if name != "random_state"}
+        return Params(**{**knobs, "n_clusters": n_clusters})
 
 
 def _recorded(

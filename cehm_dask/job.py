@@ -93,6 +93,15 @@ class Outcome:
     budget: Budget
 
 
+def seed_of(random_state: Any) -> int:
+    """The number that a run draws from, for a seed in any form that scikit-learn takes."""
+    if isinstance(random_state, int):  # the command has no other, and need not load scikit-learn for it
+        return int(np.random.RandomState(random_state).randint(2**31))
+    from sklearn.utils import check_random_state
+
+    return int(check_random_state(random_state).randint(2**31))
+
+
 def machine_of(where: Where) -> Machine:
     """Processes, threads and memory of those who do the work."""
     if where.client is None:
@@ -124,6 +133,7 @@ def budget_of(labels: Labels, params: Params, ks: Sequence[int], where: Where) -
         threads=machine.threads,
         returned=where.output is None and not where.lazy,
         diffuses=params.schedule != "direct",
+        start_rows=params.start_rows,
         block_rows=where.block_rows,
     )
 

@@ -1,5 +1,6 @@
 """``cehm consensus``: base labels in, one clustering out."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ RESTARTS = "Medoid starts. auto: more starts are more candidates; other variants
 @click.option(
     "--max-iter", default=100, show_default=True, help="Most rounds of adjustion, the stage that moves single samples."
 )
+@click.option("--start-rows", type=int, help="Find the start on a sample of so many rows.  [default: all rows]")
 @click.option("--seed", default=0, show_default=True, help="Seed of the medoid starts.")
 @click.option("--memory", help="Memory the run may take in all, such as 2GiB.  [default: a share of what is free]")
 @click.option("--cluster", help="A file of cluster_configs/ or a scheduler's address.  [default: threads]")
@@ -51,6 +53,7 @@ RESTARTS = "Medoid starts. auto: more starts are more candidates; other variants
 @explained
 def consensus(
     labels: str,
+    n_clusters: int | list[int] | str,
     output: str | None,
     row_id: str | None,
     keys: tuple[str, ...],
@@ -75,12 +78,15 @@ def consensus(
       cehm consensus atlas.h5ad --keys 'leiden_*' --k 12 -o consensus.csv
       cehm consensus ensemble.zarr --k 10 --cluster cluster_configs/slurm.yaml -o consensus.zarr
     """
+    # Not the estimator: scikit-learn and what it loads would take 150 MiB of the memory that the run may take.
     from cehm_dask.cli.display import Rounds, Stopwatch, summary
     from cehm_dask.clusters.connect import connect
+    from cehm_dask.clusters.current import client_of
     from cehm_dask.data.arrays import is_store
     from cehm_dask.data.labels import as_labels
     from cehm_dask.doors.observations import by_size, is_annotated, read_observations
-    from cehm_dask.estimator import CEHM
+    from cehm_dask.job import Where, find_consensus, seed_of
+    from cehm_dask.method.params import Params
     from cehm_dask.results import export
 
     cells = read_observations(labels, keys) if is_annotated(labels) else None
@@ -94,25 +100,24 @@ def consensus(
     if output is not None and not stored:
         export.check_path(Path(output), overwrite=overwrite)
     console, watch = Terminal(stderr=True), Stopwatch()
-    with connect(cluster) as client, Rounds(console, quiet=quiet) as progress:
-        if client is not None and not quiet:
+    auto = isinstance(n_clusters, str)
+    ks = [2] if isinstance(n_clusters, str) else n_clusters if isinstance(n_clusters, list) else [n_clusters]
+    checked = Params(ks[0], **params)
+    with connect(cluster) as started, client_of(started) as client, Rounds(console, quiet=quiet) as progress:
+        if started is not None and not quiet:
             console.print(f"dashboard: {client.dashboard_link}", highlight=False)
         given: Any = labels if cells is None else cells.frame
-        model = CEHM(random_state=seed, **params).fit(
-            given if row_id is None else as_labels(labels, leave_out=[row_id], memory=memory),
-            output=output if stored else None,
-            overwrite=overwrite,
-            memory=memory,
-            client=client,
-            progress=progress,
-        )
+        base = as_labels(given, leave_out=[] if row_id is None else [row_id], memory=memory)
+        where = Where(memory=memory, client=client, output=output if stored else None, overwrite=overwrite)
+        outcome = find_consensus(base, checked, seed_of(seed), where, ks=ks, auto=auto, progress=progress)
     if output is not None and not stored:
         ids = None if row_id is None else export.column_ids(labels, row_id)
         if cells is not None:  # as cehm_dask.tl.consensus writes them
             ids = cells.ids
-            model.labels_, model.cluster_sizes_ = by_size(model.labels_, model.cluster_sizes_)
-        export.write(Path(output), model.labels_, model.margin_, model.confidence_, ids, memory=memory)
+            found, sizes = by_size(outcome.labels, outcome.sizes)
+            outcome = replace(outcome, labels=found, sizes=sizes)
+        export.write(Path(output), outcome.labels, outcome.margin, outcome.confidence, ids, memory=memory)
     if not quiet:
-        summary(Terminal(), model, watch.seconds)
+        summary(Terminal(), outcome, watch.seconds)
         if output is not None:
             console.print(f"written: {escape(output)}", highlight=False, soft_wrap=True)

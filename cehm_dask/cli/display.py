@@ -4,8 +4,9 @@ Used by the command only; everything below it logs and reports events, and print
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from time import perf_counter
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +19,15 @@ from rich.table import Table
 from cehm_dask.data.attributes import read_facts
 from cehm_dask.data.consensus_store import open_consensus
 from cehm_dask.data.ensemble_store import open_ensemble
+from cehm_dask.job import Outcome
 from cehm_dask.machine import format_bytes, resident_bytes
 from cehm_dask.method.choice import ONLY_ONE
 from cehm_dask.method.params import settings_told
-from cehm_dask.pipeline.estimate import Estimate
 from cehm_dask.pipeline.result import Result, RunProgress
 from cehm_dask.progress import Event, Progress
+
+if TYPE_CHECKING:
+    from cehm_dask.pipeline.estimate import Estimate  # loads what members are made with
 
 BAR = 28
 UNITS = {"fitted": "members", "Lloyd": "rounds", "read": "bytes"}
@@ -216,20 +220,21 @@ def scan_table(scan: Sequence[dict[str, Any]], kept: int) -> Table:
     return table
 
 
-def summary(console: Console, model: Any, seconds: float) -> None:
+def summary(console: Console, outcome: Outcome, seconds: float) -> None:
     """Summary of a consensus: clusters, agreement, rounds, seconds."""
+    result = outcome.consensus
     facts = {
-        "agreement": model.agreement_,
-        "n_silent": model.n_silent_,
-        "n_samples": model.labels_.shape[0],
-        "n_hyperedges": len(model.counts_),
-        "rounds": model.n_rounds_,
-        "sweeps": model.n_sweeps_,
-        "scan": list(model.scan_.values()),
-        "choice": model.choice_,
-        "candidate_reason": model.candidate_reason_,
+        "agreement": result.chosen.agreement,
+        "n_silent": result.hyperedges.n_silent,
+        "n_samples": result.hyperedges.n_samples,
+        "n_hyperedges": result.hyperedges.n_hyperedges,
+        "rounds": result.chosen.problem.round,
+        "sweeps": outcome.sweeps,
+        "scan": outcome.scan,
+        "choice": asdict(result.choice),
+        "candidate_reason": result.chosen.reason,
     }
-    _closing(console, facts, model.cluster_sizes_, model.member_agreement_, seconds)
+    _closing(console, facts, outcome.sizes, result.member_agreement, seconds)
 
 
 def _closing(
@@ -275,7 +280,7 @@ def run_summary(console: Console, result: Result) -> None:
             console.print(f"{name + ':':<8}{escape(place)}", highlight=False, soft_wrap=True)
 
 
-def show_estimate(console: Console, expected: Estimate) -> None:
+def show_estimate(console: Console, expected: "Estimate") -> None:
     """What a run will cost: a line per step, and the memory of each, by term."""
     table = Table("step", "sweeps", "read", "written", "about", "", box=None, header_style="bold", pad_edge=False)
     for column in (1, 2, 3, 4):

@@ -118,6 +118,7 @@ def make_budget(
     threads: int = 1,
     returned: bool = True,
     diffuses: bool = True,
+    start_rows: int | None = None,
     block_rows: int | None = None,
 ) -> Budget:
     """Settle blocks and spans for problems with the given numbers of clusters, and what may stay in memory.
@@ -137,6 +138,8 @@ def make_budget(
         Whether labels and margins come back as arrays in this process.
     diffuses : bool
         Whether there are rounds that let in some samples only, so that cuts must be found.
+    start_rows : int, optional
+        Rows of a sample that this process takes through all stages before the others.
     block_rows : int, optional
         Rows a kernel sees.
     """
@@ -147,6 +150,7 @@ def make_budget(
     block_rows = max(1, min(block_rows, shape.n_samples, MOST_COUNTED))
     columns = sum(clusters) + 12
     state = STATE_BYTES * len(clusters)
+    on_start = min(start_rows or 0, shape.n_samples)
     sample_rows, band_rows = _foresight(shape) if diffuses else (0, 0)
     read_rows = shape.read_rows or 0
     edges = _span_edges(shape, workers, threads, block_rows, columns)
@@ -165,6 +169,8 @@ def make_budget(
         "samples near a cut": ceil(band_rows * share / shape.n_samples)
         * (shape.row_bytes + WAITING_BYTES)
         * len(clusters),
+        # as gathered, put together and picked out; row numbers
+        "rows of the start": on_start * (3 * shape.row_bytes + 3 * 8 + state),
         "result": (2 + 8 + 8 + 8) * shape.n_samples if returned else 0,
         "kept assignments": 0,
         "kept labels": 0,

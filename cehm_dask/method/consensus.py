@@ -31,6 +31,7 @@ from cehm_dask.method.portfolio import Rows, compete, competing_rows, representa
 from cehm_dask.method.problem import Problem
 from cehm_dask.method.result import add_last_rows, last_rows
 from cehm_dask.method.rounds import advance
+from cehm_dask.method.sampling import Sample, gather_rows, rows_to_start_from
 from cehm_dask.method.solution import Consensus, Solution, warn_about_members, warn_about_result
 from cehm_dask.method.split import found_in
 from cehm_dask.method.start import start
@@ -77,7 +78,7 @@ def consensus(
     n_hyperedges = labels.count_hyperedges() if uncertain else None
     for params in problems_of:
         check_fit(params, 0 if n_hyperedges == 0 else labels.n_samples, n_hyperedges)
-    table, n_silent, trail, competing = _intersections(engine, problems_of, seed, store)
+    table, n_silent, trail, competing, sample = _intersections(engine, problems_of, seed, store)
     hyperedges = hyperedges_of(labels, table, n_silent)
     if auto:
         recommended = recommend(hyperedges, [params.n_clusters for params in all_problems])
@@ -88,7 +89,12 @@ def consensus(
         check_fit(params, hyperedges.n_speaking, hyperedges.n_hyperedges)
     warn_about_members(hyperedges, labels.names)
     watch.lap("intersections")
-    problems = _problems(engine, hyperedges, competing, problems_of, seed, store)
+    if sample is not None:
+        problems = _from_sample(sample, hyperedges, problems_of, seed, watch)
+        if store is not None:
+            _save(store, problems)
+    else:
+        problems = _problems(engine, hyperedges, competing, problems_of, seed, store)
     watch.lap("starts")
     _solve(engine, problems, watch, store, trail, record, progress)
     found = None
@@ -149,8 +155,8 @@ class _Watch:
 
 def _intersections(
     engine: Engine, problems_of: Sequence[Params], seed: int, store: ConsensusStore | None
-) -> tuple[NDArray[np.int64], int, Trail | None, Codes | None]:
-    """One sweep: the table of intersections, silent rows, the rows that are followed, the rows that compete.
+) -> tuple[NDArray[np.int64], int, Trail | None, Codes | None, Sample | None]:
+    """One sweep: the table of intersections, silent rows, the rows that are followed, that compete, to start from.
 
     None of these is looked at again where a checkpoint has it.
     """
@@ -159,26 +165,49 @@ def _intersections(
     compete_on = np.empty(0, np.int64)
     if problems_of[0].portfolio and not begun:
         compete_on = competing_rows(labels, seed)
+    start_from = np.empty(0, np.int64) if begun else rows_to_start_from(labels.n_samples, problems_of[0], seed)
     follow = np.empty(0, np.int64)
     if store is not None:
         n_problems = sum(1 if params.portfolio else params.restarts for params in problems_of)
         follow = rows_to_follow(labels.n_samples, n_problems, seed)
         saved = store.load_intersections()
-        if saved is not None and not len(compete_on):
+        if saved is not None and not len(compete_on) and not len(start_from):
             check_table(labels, *saved)
             codes = sampled(store.load_trail(), labels, follow)
             trail = None if codes is None else Trail(labels, follow, codes, saved[1], store)
-            return *saved, trail, None
-    rows = np.union1d(follow, compete_on)
-    table, n_silent, codes = intersections_and_sample(engine, rows)
+            return *saved, trail, None, None
+    rows, sample = np.union1d(follow, compete_on), None
+    if len(start_from):
+        rows = np.union1d(rows, start_from)
+        sizes, n_silent, codes = gather_rows(engine, rows)
+        clusters = [params.n_clusters for params in problems_of for _ in range(params.restarts)]
+        sample = Sample(engine, codes[np.searchsorted(rows, start_from)], clusters)
+        table = sample.estimate(sizes)
+        if len(compete_on):  # candidates have rows of their own
+            sample.engine.close()
+            sample = None
+    else:
+        table, n_silent, codes = intersections_and_sample(engine, rows)
     check_table(labels, table, n_silent)
     competing = codes[np.searchsorted(rows, compete_on)] if len(compete_on) else None
     if store is None:
-        return table, n_silent, None, competing
+        return table, n_silent, None, competing, sample
     followed = codes[np.searchsorted(rows, follow)]
     store.save_trail({SAMPLE: followed})
     store.save_intersections(table, n_silent)
-    return table, n_silent, Trail(labels, follow, followed, n_silent, store), competing
+    return table, n_silent, Trail(labels, follow, followed, n_silent, store), competing, sample
+
+
+def _from_sample(
+    sample: Sample, hyperedges: Hyperedges, problems_of: Sequence[Params], seed: int, watch: "_Watch"
+) -> list[Problem]:
+    """All stages on the sample; what they came to is where all rows start from."""
+    with sample.engine as engine:
+        for params in problems_of:
+            check_fit(params, sample.hyperedges.n_speaking, sample.hyperedges.n_hyperedges)
+        problems = _problems(engine, sample.hyperedges, None, problems_of, seed, None)
+        _solve(engine, problems, watch, None, None, None, NO_PROGRESS)
+    return [sample.take_over(problem, hyperedges) for problem in problems]
 
 
 def _problems(

@@ -64,6 +64,8 @@ class Params:
     choose: str = "agreement"
     init: Sequence[int] | None = None
     max_iter: int = 100
+    start_rows: int | None = None
+    """Rows of a seeded sample that the start is found on; None: all."""
     portfolio: bool | None = None
     """Whether candidates compete; None: with the variant "auto", unless a knob or a start is given."""
 
@@ -76,9 +78,11 @@ class Params:
                 raise InputError(f"{name}={value!r}: expected one of {', '.join(map(repr, allowed))}")
         for name, low in (("n_clusters", 1), ("tries", 1), ("restarts", 1), ("max_iter", 1)):
             _whole_number(name, getattr(self, name), low)
-            object.__setattr__(
-                self, name, int(getattr(self, name))
-            )  # stores keep them as JSON, which has no numpy integers
+            # Stores keep them as JSON, which has no numpy integers.
+            object.__setattr__(self, name, int(getattr(self, name)))
+        if self.start_rows is not None:
+            _whole_number("start_rows", self.start_rows, 1)
+            object.__setattr__(self, "start_rows", int(self.start_rows))
         if self.n_clusters > MAX_CLUSTERS:
             raise InputError(f"n_clusters={self.n_clusters}: at most {MAX_CLUSTERS} clusters are supported")
         if self.portfolio is None:
@@ -104,6 +108,8 @@ class Params:
             raise InputError(f"init={list(init)}: expected n_clusters={self.n_clusters} different hyperedge numbers")
         if self.restarts != 1:
             raise InputError(f"restarts={self.restarts}: with init given there is one start; leave restarts at 1")
+        if self.start_rows is not None:
+            raise InputError(f"start_rows={self.start_rows}: with init given, no start is looked for; leave one out")
         object.__setattr__(self, "init", init)
 
 
@@ -157,6 +163,8 @@ def expected_sweeps(params: Params, n_samples: int, budget: Budget) -> int:
     The last round of diffusion lets in all, and takes one.
     """
     k, root = params.n_clusters, isqrt(n_samples) + 1
+    if params.start_rows is not None and params.start_rows < n_samples and not params.portfolio:
+        return 2 + USUAL_ADJUSTION + 1  # the sample, the first assignment
     rounds = (
         1
         if params.schedule == "direct"

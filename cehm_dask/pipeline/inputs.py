@@ -72,6 +72,7 @@ def budget_for(recipe: Recipe, shape: Shape, machine: Machine) -> Budget:
         threads=machine.threads,
         returned=False,
         diffuses=recipe.consensus.params(1).schedule != "direct",
+        start_rows=recipe.consensus.start_rows,
     )
 
 

@@ -115,6 +115,7 @@ class ConsensusSection(Section):
         "agreement", description="By what the best start of a named variant is chosen; 'auto' has its own rule."
     )
     max_iter: Whole = Field(100, description="Most rounds of adjustion.")
+    start_rows: Whole | None = Field(None, description="Rows of a sample that the start is found on; default: all.")
     seed: Seed = 0
 
     def ks(self, n_samples: int) -> list[int]:
@@ -123,7 +124,7 @@ class ConsensusSection(Section):
 
     def knobs(self) -> dict[str, Any]:
         """What is computed, whatever the number of clusters and the seed."""
-        return self.model_dump(include={"tries", "restarts", "variant", "choose", "max_iter"})
+        return self.model_dump(include={"tries", "restarts", "variant", "choose", "max_iter", "start_rows"})
 
     def params(self, k: int) -> Params:
         """All that is computed for one number of clusters."""

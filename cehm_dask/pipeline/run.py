@@ -27,8 +27,7 @@ from cehm_dask.data.files import absolute, fingerprint, is_url, read_whole, uplo
 from cehm_dask.data.ingest import ingest
 from cehm_dask.data.labels import as_labels
 from cehm_dask.errors import InputError, StoreError
-from cehm_dask.estimator import seed_of
-from cehm_dask.job import Where, find_consensus, machine_of
+from cehm_dask.job import Where, find_consensus, machine_of, seed_of
 from cehm_dask.machine import this_machine
 from cehm_dask.masking import mask_error
 from cehm_dask.members.generate import generate

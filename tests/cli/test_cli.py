@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cehm_dask import CEHM, ConsensusWarning, __version__, cli
+from cehm_dask import CEHM, ConsensusWarning, __version__, cli, job
 from cehm_dask.cli.consensus import VARIANTS as OFFERED
 from cehm_dask.data.consensus_store import open_consensus
 from cehm_dask.data.ensemble_store import open_ensemble
@@ -195,7 +195,7 @@ def test_consensus__overwrites_only_when_asked(folder, wanted, output):
 
 def test_consensus__existing_output_is_seen_before_any_work(folder, monkeypatch):
     Path("out.npy").write_text("mine")
-    monkeypatch.setattr(CEHM, "fit", lambda *_, **__: pytest.fail("it began to work"))
+    monkeypatch.setattr(job, "find_consensus", lambda *_, **__: pytest.fail("it began to work"))
     refused("consensus", "labels.npy", "--k", 3, "-o", "out.npy")
     assert Path("out.npy").read_text() == "mine"
 
@@ -511,7 +511,7 @@ def test_interrupt__exit_code_4(folder, monkeypatch):
     def fit(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(CEHM, "fit", fit)
+    monkeypatch.setattr(job, "find_consensus", fit)
     out, err = cehm("consensus", "labels.npy", "--k", 5, code=4)
     assert (out, err.count("\n")) == ("", 1)
     assert err.startswith("interrupted; ")
