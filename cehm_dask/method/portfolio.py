@@ -15,8 +15,7 @@ tells how the rule was found, and on which ensembles.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-from itertools import combinations
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from cehm_dask.data.labels import Labels
 from cehm_dask.data.sources import Codes
 from cehm_dask.machine import one_thread
 from cehm_dask.method import counting, kernels
-from cehm_dask.method.agreement import agreement, explained, nmi
+from cehm_dask.method.agreement import agreement, block_nmi, explained
 from cehm_dask.method.belonging import Floats, Int, evenness, tau, weights_of
 from cehm_dask.method.intersections import Hyperedges, hyperedges_of
 from cehm_dask.method.medoids import medoids
@@ -96,7 +95,7 @@ class Candidate:
 
     def facts(self) -> dict[str, Any]:
         """For results, stores and reports."""
-        return {**asdict(self), "sizes": list(self.sizes), "score": self.score}
+        return {**vars(self), "sizes": list(self.sizes), "score": self.score}
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +203,7 @@ def compete(rows: Rows, params: Params, seed: int) -> Competition:
         for start, belonging, counts in _starts(judged, params, seed):
             assignment, counts, repaired = _adjust(judged, counts, belonging, params.max_iter)
             found.append((_judge(judged, start, belonging, counts, assignment, repaired), assignment, counts))
-        pairs = [nmi(_contingency(found[i][1], found[j][1], k)) for i, j in combinations(range(len(found)), 2)]
+        stability = _mean_nmi([assignment for _, assignment, _ in found], k)
     best = int(np.argmax([candidate.score for candidate, _, _ in found]))
     kept = tuple(replace(candidate, kept=i == best) for i, (candidate, _, _) in enumerate(found))
     counts = found[best][2]
@@ -214,7 +213,6 @@ def compete(rows: Rows, params: Params, seed: int) -> Competition:
         counts = rows.count(everywhere, k)
     spread = np.zeros((rows.hyperedges.n_slots, k), np.int64)
     spread[rows.hyperedges.slots] = counts
-    stability = float(np.mean(pairs)) if pairs else 1.0
     return Competition(kept, kept[best].belonging, spread, stability, len(judged.codes))
 
 
@@ -331,10 +329,19 @@ def _judge(rows: Rows, start: str, belonging: str, counts: Int, assignment: Assi
     )
 
 
-def _contingency(one: Assignment, other: Assignment, k: int) -> Int:
-    table = np.zeros((k, k), np.int64)
-    counting.contingency(one, other, table)
-    return table
+def _mean_nmi(assignments: list[Assignment], k: int) -> float:
+    """Mean NMI of every two partitions; 1 if there is only one."""
+    if len(assignments) < 2:
+        return 1.0
+    scores = []
+    for number, one in enumerate(assignments[:-1], 1):
+        others = assignments[number:]
+        tables = np.zeros((len(others), k, k), np.int64)
+        for other, table in zip(others, tables, strict=True):
+            counting.contingency(one, other, table)
+        side_by_side = tables.transpose(1, 0, 2).reshape(k, -1)  # one call for all of them: small tables cost calls
+        scores.append(block_nmi(side_by_side, np.zeros(k, np.intp), np.repeat(np.arange(len(others)), k)))
+    return float(np.concatenate(scores, axis=1).mean())
 
 
 def representatives(counts: Int, hyperedges: Hyperedges) -> NDArray[np.intp]:
