@@ -227,6 +227,7 @@ def summary(console: Console, model: Any, seconds: float) -> None:
         "agreement": model.agreement_,
         "n_silent": model.n_silent_,
         "n_samples": model.labels_.shape[0],
+        "n_members": model.n_features_in_,
         "n_hyperedges": len(model.counts_),
         "rounds": model.n_rounds_,
         "sweeps": model.n_sweeps_,
@@ -255,7 +256,7 @@ def _closing(
     if facts["n_silent"]:
         console.print(f"{facts['n_silent']:,} samples have no base label: -1", highlight=False)
     console.print(
-        f"{facts['n_samples']:,} samples, {len(members)} members, {facts['n_hyperedges']:,} base clusters: "
+        f"{facts['n_samples']:,} samples, {facts['n_members']:,} members, {facts['n_hyperedges']:,} base clusters: "
         f"{facts['rounds']} rounds, {facts['sweeps']} sweeps, {seconds:.2f} s",
         highlight=False,
     )

@@ -131,8 +131,7 @@ def make_budget(
     terms = {
         "this process": taken,
         "code to be loaded": CODE_BYTES,
-        # a count a thread and a few to be added, their sum, its mirror image and the solver's table of dissimilarities
-        "intersections": (4 * (threads + 8) + 40) * shape.n_slots**2,
+        "intersections": intersection_bytes(shape.compared_slots(max(clusters)), threads),
         # W of this round and the last; a thread lays them out anew and counts the change of C
         "weights and counts": 8 * shape.n_slots * columns * (4 + 3 * threads),
         "label blocks": 2 * threads * read_rows * shape.row_bytes,
@@ -169,6 +168,11 @@ def make_budget(
         label_bytes_a_row=shape.row_bytes,
         stored=shape.read_rows is not None,
     )
+
+
+def intersection_bytes(slots: int, threads: int) -> int:
+    """Of tables of every two slots: a count per thread, a few to be added, their sum, and what starts are found in."""
+    return (4 * (threads + 8) + 40) * slots**2
 
 
 def generation_terms(

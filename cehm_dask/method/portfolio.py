@@ -59,10 +59,6 @@ BELONGINGS = {
 U-SENC; links: the same with hyperedges linked by common neighbours, as in WCT; local: or weighted by how far members
 respect them, as in LWGP. Walks: hyperedges grouped by their random walks, which are ECPCS's, and average linkage."""
 
-MOST_JUDGED = 1 << 12
-"""Hyperedges that candidates compete on: those of some members, where there are more. Medoids, spectra and linkage are
-quadratic or worse in their number."""
-
 TAU_WEIGHT = 2.0
 """Of τ against evenness in the choice; anything from 1.5 to 3 serves alike on the ensembles it was looked for on."""
 
@@ -137,10 +133,15 @@ def competing_rows(labels: Labels, seed: int) -> NDArray[np.int64]:
 
 
 class Rows:
-    """Label rows in memory, as an ensemble of their own: rows without any label are left out."""
+    """Label rows in memory, as an ensemble of their own: rows without any label are left out.
 
-    def __init__(self, labels: Labels, codes: Codes) -> None:
-        self.labels = labels
+    With ``members``, of these alone; only :meth:`count_slots` is about all.
+    """
+
+    def __init__(self, labels: Labels, codes: Codes, members: NDArray[np.intp] | None = None) -> None:
+        self._whole = (np.ascontiguousarray(codes), labels.offsets, labels.n_slots)
+        if members is not None:
+            labels, codes = labels.of_members(members), codes[:, members]
         self.spoken = codes.any(axis=1) if labels.silent else np.ones(len(codes), bool)
         """Which of the rows given have a label."""
         self.codes = np.ascontiguousarray(codes if self.spoken.all() else codes[self.spoken])
@@ -150,14 +151,6 @@ class Rows:
         whole = table.astype(np.int64)
         whole += np.triu(whole, 1).T
         self.hyperedges: Hyperedges = hyperedges_of(labels, whole, 0, len(self.codes))
-
-    def some_members(self, most: int, seed: int) -> "Rows":
-        """The same rows with as many of the members, drawn by the seed, as have so many hyperedges together."""
-        widths = np.bincount(self.hyperedges.members, minlength=self.hyperedges.n_members)
-        order = np.random.default_rng([seed, len(widths)]).permutation(len(widths))
-        chosen = np.sort(order[: max(1, np.searchsorted(np.cumsum(widths[order]), most, side="right"))])
-        names, slots = (tuple(known[j] for j in chosen) for known in (self.labels.names, self.labels.widths))
-        return Rows(replace(self.labels, widths=slots, names=names, values=None), self.codes[:, chosen])
 
     def assign(self, weights: Floats) -> Assignment:
         """Each row to the cluster it belongs to most."""
@@ -172,6 +165,15 @@ class Rows:
         table = np.zeros((self.hyperedges.n_slots, n_clusters), np.int64)
         kernels.count(self.codes, self.offsets, assignment, table)
         return table[self.hyperedges.slots]
+
+    def count_slots(self, assignment: Assignment, n_clusters: int) -> Int:
+        """C of an assignment over the slots of all members."""
+        codes, offsets, n_slots = self._whole
+        everywhere = np.full(len(codes), -1, np.int16)
+        everywhere[self.spoken] = assignment
+        table = np.zeros((n_slots, n_clusters), np.int64)
+        kernels.count(codes, offsets, everywhere, table)
+        return table
 
     def similarity(self, degrees: Floats) -> Floats:
         """Hᵀ diag(1/d) H, where the degree d of a row is the sum of ``degrees`` over its hyperedges."""
@@ -194,26 +196,17 @@ class Rows:
 
 def compete(rows: Rows, params: Params, seed: int) -> Competition:
     """Take every candidate to the end on the rows, and keep one."""
-    k, judged = params.n_clusters, rows
-    if rows.hyperedges.n_hyperedges > MOST_JUDGED:
-        some = rows.some_members(MOST_JUDGED, seed)
-        judged = some if some.hyperedges.n_hyperedges > k else rows
+    k = params.n_clusters
     found: list[tuple[Candidate, Assignment, Int]] = []
     with one_thread():
-        for start, belonging, counts in _starts(judged, params, seed):
-            assignment, counts, repaired = _adjust(judged, counts, belonging, params.max_iter)
-            found.append((_judge(judged, start, belonging, counts, assignment, repaired), assignment, counts))
+        for start, belonging, counts in _starts(rows, params, seed):
+            assignment, counts, repaired = _adjust(rows, counts, belonging, params.max_iter)
+            found.append((_judge(rows, start, belonging, counts, assignment, repaired), assignment, counts))
         stability = _mean_nmi([assignment for _, assignment, _ in found], k)
     best = int(np.argmax([candidate.score for candidate, _, _ in found]))
     kept = tuple(replace(candidate, kept=i == best) for i, (candidate, _, _) in enumerate(found))
-    counts = found[best][2]
-    if judged is not rows:
-        everywhere = np.full(len(rows.codes), -1, np.int16)
-        everywhere[judged.spoken] = found[best][1]
-        counts = rows.count(everywhere, k)
-    spread = np.zeros((rows.hyperedges.n_slots, k), np.int64)
-    spread[rows.hyperedges.slots] = counts
-    return Competition(kept, kept[best].belonging, spread, stability, len(judged.codes))
+    counts = rows.count_slots(found[best][1], k)
+    return Competition(kept, kept[best].belonging, counts, stability, len(rows.codes))
 
 
 def _starts(rows: Rows, params: Params, seed: int) -> Iterator[tuple[str, str, Int]]:
