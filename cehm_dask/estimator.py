@@ -105,7 +105,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     agreement_ : float
         Mean NMI with the members.
     member_agreement_ : (n_members, n_members) float64
-        NMI between members.
+        NMI between members; of very many, between those of ``compared_members_`` (None: all are compared).
     cluster_sizes_ : (n_clusters,) int64
         Samples in each cluster.
     scan_ : dict of int to dict
@@ -231,6 +231,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.candidate_reason_ = result.chosen.reason
         self.scan_ = {record["n_clusters"]: record for record in outcome.scan}
         self.member_agreement_ = result.member_agreement
+        self.compared_members_ = result.hyperedges.compared_members
         self.n_clusters_found_ = result.chosen.n_clusters_found
         self.n_silent_ = result.hyperedges.n_silent
         self.n_sweeps_ = outcome.sweeps

@@ -311,6 +311,12 @@ def _scan(result: Consensus, margin: float) -> list[dict[str, Any]]:
     ]
 
 
+def _compared(result: Consensus) -> list[int] | None:
+    """Members that were compared with one another; None: all."""
+    members = result.hyperedges.compared_members
+    return None if members is None else members.tolist()
+
+
 def _facts(engine: Engine, result: Consensus) -> dict[str, Any]:
     """How the result came about, for the store's attributes."""
     labels, budget, problem = engine.labels, engine.budget, result.chosen.problem
@@ -323,6 +329,7 @@ def _facts(engine: Engine, result: Consensus) -> dict[str, Any]:
         "n_clusters": problem.params.n_clusters,
         "n_clusters_found": result.chosen.n_clusters_found,
         "n_silent": result.hyperedges.n_silent,
+        "compared_members": _compared(result),
         "agreement": result.chosen.agreement,
         "belonging": problem.belonging,
         "lead": problem.final_lead.tolist(),

@@ -227,6 +227,7 @@ def summary(console: Console, outcome: Outcome, seconds: float) -> None:
         "agreement": result.chosen.agreement,
         "n_silent": result.hyperedges.n_silent,
         "n_samples": result.hyperedges.n_samples,
+        "n_members": result.hyperedges.n_members,
         "n_hyperedges": result.hyperedges.n_hyperedges,
         "rounds": result.chosen.problem.round,
         "sweeps": outcome.sweeps,
@@ -255,7 +256,7 @@ def _closing(
     if facts["n_silent"]:
         console.print(f"{facts['n_silent']:,} samples have no base label: -1", highlight=False)
     console.print(
-        f"{facts['n_samples']:,} samples, {len(members)} members, {facts['n_hyperedges']:,} base clusters: "
+        f"{facts['n_samples']:,} samples, {facts['n_members']:,} members, {facts['n_hyperedges']:,} base clusters: "
         f"{facts['rounds']} rounds, {facts['sweeps']} sweeps, {seconds:.2f} s",
         highlight=False,
     )

@@ -44,6 +44,7 @@ KIND = "consensus"
 
 DIMENSIONS = {
     "intersections": ("slot", "other_slot"),
+    "slot_sizes": ("slot",),
     "counts": ("hyperedge", "cluster"),
     "weights": ("hyperedge", "cluster"),
     "medoids": ("cluster",),
@@ -170,9 +171,22 @@ class ConsensusStore:
         held = Held(self._place, seal_of(facts))
         return arrays.read_table(held, facts.get(FILES, {}), "intersections"), facts["n_silent"]
 
-    def save_intersections(self, table: NDArray[np.int64], n_silent: int) -> None:
+    def load_slot_sizes(self) -> NDArray[np.int64] | None:
+        """Samples of every slot, where the intersections that a run before this one counted are of some slots only."""
+        facts = read_facts(self._place)
+        if not facts.get("some_slots"):
+            return None
+        return arrays.read_table(Held(self._place, seal_of(facts)), facts.get(FILES, {}), "slot_sizes")
+
+    def save_intersections(
+        self, table: NDArray[np.int64], n_silent: int, sizes: NDArray[np.int64] | None = None
+    ) -> None:
+        """Keep the intersections of every two slots; of some slots, if the sizes of all are given."""
         self.save_table("intersections", table)
-        write_facts(self._place, {**read_facts(self._place), "n_silent": n_silent, FILES: self._digests})
+        if sizes is not None:
+            self.save_table("slot_sizes", sizes)
+        told = {"n_silent": n_silent, "some_slots": sizes is not None, FILES: self._digests}
+        write_facts(self._place, {**read_facts(self._place), **told})
 
     def save_checkpoint(self, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> int:
         """Write the state of the run, whole or not at all; returns its bytes."""

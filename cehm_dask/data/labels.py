@@ -7,7 +7,7 @@ codes that the kernels use as sparse-matrix indices. Where the user's array alre
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,13 @@ class Labels:
     def shape(self) -> Shape:
         """What the budget needs to know."""
         row_bytes = self.n_members * self.itemsize
-        return Shape(self.n_samples, row_bytes, self.n_slots, self.read_rows, self.align_rows, self.edges)
+        place = (self.read_rows, self.align_rows, self.edges)
+        return Shape(self.n_samples, row_bytes, self.n_slots, *place, self.widths, self.silent)
+
+    def of_members(self, members: NDArray[np.intp]) -> "Labels":
+        """The same rows, as if there were only these members; for tables of slots, not to be read."""
+        widths, names = (tuple(own[j] for j in members.tolist()) for own in (self.widths, self.names))
+        return replace(self, widths=widths, names=names, values=None)
 
     @property
     def edges(self) -> tuple[int, ...] | None:

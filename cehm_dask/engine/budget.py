@@ -158,8 +158,7 @@ def make_budget(
     terms = {
         "this process": taken,
         "code to be loaded": CODE_BYTES,
-        # one table per thread and a few to be added, their sum, its mirror image, the solver's dissimilarities
-        "intersections": (4 * (threads + 8) + 40) * shape.n_slots**2,
+        "intersections": intersection_bytes(shape.compared_slots(max(clusters)), threads),
         # W of this round and the last; a thread lays them out anew and counts the change of C
         "weights and counts": 8 * shape.n_slots * columns * (4 + 3 * threads),
         "label blocks": 2 * threads * read_rows * shape.row_bytes,
@@ -213,6 +212,11 @@ def _foresight(shape: Shape) -> tuple[int, int]:
     rows = max(1, min(shape.n_samples, wanted, max(1 << 10, SAMPLE_BYTES // shape.row_bytes)))
     share = (2 + BAND_SIGMAS * sqrt(rows)) / rows
     return rows, min(shape.n_samples, ceil(BAND_ROOM * share * shape.n_samples))
+
+
+def intersection_bytes(slots: int, threads: int) -> int:
+    """Of tables of every two slots: a count per thread, a few to be added, their sum, and what starts are found in."""
+    return (4 * (threads + 8) + 40) * slots**2
 
 
 def generation_terms(

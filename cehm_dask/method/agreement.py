@@ -180,7 +180,8 @@ def agreement(hyperedges: Hyperedges, counts: Table) -> float:
 
 
 def member_agreement(hyperedges: Hyperedges) -> Scores:
-    """NMI of every two members, n_members × n_members, from the intersections."""
+    """NMI of every two members, n_members × n_members, from the intersections; of those compared, if not all are."""
+    hyperedges = hyperedges.judged
     scores = np.zeros((hyperedges.n_members, hyperedges.n_members))
     found = block_nmi(hyperedges.intersections, hyperedges.members, hyperedges.members)
     scores[: len(found), : len(found)] = found

@@ -161,6 +161,9 @@ def _kmeans_lead(counts: Int, hyperedges: Hyperedges) -> Floats:
     return np.asarray(1.0 / (2.0 / volumes + _bias_below_largest(counts, hyperedges.sizes)))
 
 
+TRIFLE = 2.0**-40
+"""Weight of a hyperedge that is not compared with others, for τ: 10⁴ of them together stay below 1e-8."""
+
 # --- tau --------------------------------------------------------------------------------------------------------------
 
 
@@ -169,10 +172,12 @@ class _Tau:
 
     The walk goes from a hyperedge to one of its samples and on to a hyperedge of that sample: T[c, d] = I[c, d] / v_c,
     v_c the row sum of I. The similarity of samples x and y is K(x, y) = Σ_{c∋x} (T² diag(1/v))[c, d] over d∋y:
-    symmetric and positive semi-definite, whether labels are missing or not.
+    symmetric and positive semi-definite, whether labels are missing or not. Where only some hyperedges are compared
+    with one another, these are all there is to it: τ is that of their members.
     """
 
     def __init__(self, counts: Int, hyperedges: Hyperedges) -> None:
+        counts, hyperedges = hyperedges.of_judged(counts), hyperedges.judged
         volumes, walk = hyperedges.volumes, hyperedges.walk
         with one_thread():
             both = walk @ (walk @ (np.column_stack((counts, hyperedges.sizes)) / volumes[:, None]))
@@ -194,6 +199,11 @@ def _tau_weights(counts: Int, hyperedges: Hyperedges) -> Floats:
     found = _Tau(counts, hyperedges)
     penalty = (1.0 - found.tau) * found.mass[:, None]
     weights = found.reached + penalty * (found.shares.max() - found.shares)
+    if hyperedges.compared is not None:
+        # The others decide where those compared leave a tie: for samples that have none of them.
+        everywhere = _shares(counts, hyperedges) * (TRIFLE * float(weights.max()))
+        everywhere[hyperedges.compared] = weights
+        weights = everywhere
     return np.where(counts.sum(axis=0) > 0, weights, 0.0)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.data.consensus_store import ConsensusStore
+from cehm_dask.data.shape import compared_members
 from cehm_dask.data.sources import Codes
 from cehm_dask.engine.budget import Budget
 from cehm_dask.engine.sweep import Engine
@@ -23,7 +24,7 @@ from cehm_dask.method.checkpoint import check_checkpoint
 from cehm_dask.method.choice import choose, recommend
 from cehm_dask.method.confidence import correlation
 from cehm_dask.method.diffusion import diffusion
-from cehm_dask.method.intersections import Hyperedges, check_table, hyperedges_of, intersections_and_sample
+from cehm_dask.method.intersections import Hyperedges, Tally, check_table, hyperedges_of, tally_of
 from cehm_dask.method.medoids import medoids
 from cehm_dask.method.orders import Answer, Order, Pilot, combine, reads_labels
 from cehm_dask.method.params import Params, check_fit
@@ -78,10 +79,13 @@ def consensus(
     n_hyperedges = labels.count_hyperedges() if uncertain else None
     for params in problems_of:
         check_fit(params, 0 if n_hyperedges == 0 else labels.n_samples, n_hyperedges)
-    table, n_silent, trail, competing, sample = _intersections(engine, problems_of, seed, store)
-    hyperedges = hyperedges_of(labels, table, n_silent)
+    most = max(params.n_clusters for params in all_problems)
+    compared = compared_members(labels.widths, labels.silent, most, seed)
+    tally, trail, competing, sample = _intersections(engine, problems_of, compared, seed, store)
+    n_silent = tally.n_silent
+    hyperedges = hyperedges_of(labels, tally.table, n_silent, members=compared, sizes=tally.sizes)
     if auto:
-        recommended = recommend(hyperedges, [params.n_clusters for params in all_problems])
+        recommended = recommend(hyperedges.judged, [params.n_clusters for params in all_problems])
         problems_of = [params for params in all_problems if params.n_clusters == recommended.n_clusters]
     for span in engine.spans:
         span.silent_rows = n_silent > 0
@@ -105,7 +109,7 @@ def consensus(
         if problem.params.repairs and found_in(problem.counts) < problem.params.n_clusters:
             _single_out(engine, problem)
     solutions = tuple(_best(problems, params, found) for params in problems_of)
-    choice = recommended or choose(hyperedges, [solution.n_clusters for solution in solutions])
+    choice = recommended or choose(hyperedges.judged, [solution.n_clusters for solution in solutions])
     chosen = next(solution for solution in solutions if solution.n_clusters == choice.n_clusters)
     result = Consensus(
         solutions,
@@ -115,11 +119,17 @@ def consensus(
         member_agreement(hyperedges),
         trail,
         watch.seconds,
-        correlation(hyperedges.intersections, chosen.problem.counts, hyperedges.sizes, hyperedges.members),
+        _correlation(hyperedges, chosen.problem),
         auto,
     )
     warn_about_result(result)
     return result
+
+
+def _correlation(hyperedges: Hyperedges, problem: Problem) -> float:
+    """Of the votes of the members that are compared."""
+    edges = hyperedges.judged
+    return correlation(edges.intersections, hyperedges.of_judged(problem.counts), edges.sizes, edges.members)
 
 
 def _single_out(engine: Engine, problem: Problem) -> None:
@@ -154,8 +164,12 @@ class _Watch:
 
 
 def _intersections(
-    engine: Engine, problems_of: Sequence[Params], seed: int, store: ConsensusStore | None
-) -> tuple[NDArray[np.int64], int, Trail | None, Codes | None, Sample | None]:
+    engine: Engine,
+    problems_of: Sequence[Params],
+    compared: NDArray[np.intp] | None,
+    seed: int,
+    store: ConsensusStore | None,
+) -> tuple[Tally, Trail | None, Codes | None, Sample | None]:
     """One sweep: the table of intersections, silent rows, the rows that are followed, that compete, to start from.
 
     None of these is looked at again where a checkpoint has it.
@@ -172,30 +186,32 @@ def _intersections(
         follow = rows_to_follow(labels.n_samples, n_problems, seed)
         saved = store.load_intersections()
         if saved is not None and not len(compete_on) and not len(start_from):
-            check_table(labels, *saved)
+            before = Tally(*saved, store.load_slot_sizes())
+            check_table(labels, *saved, compared, before.sizes)
             codes = sampled(store.load_trail(), labels, follow)
             trail = None if codes is None else Trail(labels, follow, codes, saved[1], store)
-            return *saved, trail, None, None
+            return before, trail, None, None
     rows, sample = np.union1d(follow, compete_on), None
     if len(start_from):
         rows = np.union1d(rows, start_from)
         sizes, n_silent, codes = gather_rows(engine, rows)
         clusters = [params.n_clusters for params in problems_of for _ in range(params.restarts)]
-        sample = Sample(engine, codes[np.searchsorted(rows, start_from)], clusters)
-        table = sample.estimate(sizes)
+        sample = Sample(engine, codes[np.searchsorted(rows, start_from)], clusters, compared)
+        tally = sample.estimate(sizes, n_silent)
         if len(compete_on):  # candidates have rows of their own
             sample.engine.close()
             sample = None
     else:
-        table, n_silent, codes = intersections_and_sample(engine, rows)
-    check_table(labels, table, n_silent)
+        tally = tally_of(engine, rows, compared)
+        codes = tally.codes
+    check_table(labels, tally.table, tally.n_silent, compared, tally.sizes)
     competing = codes[np.searchsorted(rows, compete_on)] if len(compete_on) else None
     if store is None:
-        return table, n_silent, None, competing, sample
+        return tally, None, competing, sample
     followed = codes[np.searchsorted(rows, follow)]
     store.save_trail({SAMPLE: followed})
-    store.save_intersections(table, n_silent)
-    return table, n_silent, Trail(labels, follow, followed, n_silent, store), competing, sample
+    store.save_intersections(tally.table, tally.n_silent, tally.sizes)
+    return tally, Trail(labels, follow, followed, tally.n_silent, store), competing, sample
 
 
 def _from_sample(
@@ -222,7 +238,7 @@ def _problems(
     if saved is not None:
         check_checkpoint(*saved, hyperedges, [params.n_clusters for params in problems_of])
         return _restore(hyperedges, problems_of, *saved)
-    rows = None if competing is None else Rows(engine.labels, competing)
+    rows = None if competing is None else Rows(engine.labels, competing, hyperedges.compared_members)
     if rows is not None and len(rows.codes):
         problems = [_won(number, hyperedges, rows, params, seed) for number, params in enumerate(problems_of)]
         if store is not None:

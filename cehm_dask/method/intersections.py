@@ -1,11 +1,12 @@
 """Stage 0: how many samples every two hyperedges share.
 
 Ensemble in, the n_hyperedges × n_hyperedges table I = HᵀH out, in one sweep; sizes are its diagonal, and which
-slots are hyperedges at all follows from them.
+slots are hyperedges at all follows from them. Of very many hyperedges, only those of some members are compared with one
+another (:func:`cehm_dask.data.shape.compared_members`), and the sizes of all are counted beside.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +20,7 @@ from cehm_dask.engine.budget import MOST_COUNTED
 from cehm_dask.engine.span import Span
 from cehm_dask.engine.sweep import Engine
 from cehm_dask.errors import StoreError
-from cehm_dask.method import counting
+from cehm_dask.method import counting, kernels
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,11 +32,16 @@ class Hyperedges:
     members: NDArray[np.intp]
     """Member each hyperedge belongs to."""
     intersections: NDArray[np.int64]
+    """Of every two hyperedges, or of every two of those ``compared``."""
     n_slots: int
     n_members: int
     n_samples: int
     n_silent: int
     """Rows that no member says anything about."""
+    compared: NDArray[np.intp] | None = None
+    """Hyperedges that the table of intersections is about; None: all."""
+    counted: NDArray[np.int64] | None = None
+    """Sizes, where the table does not have all of them."""
 
     @property
     def n_speaking(self) -> int:
@@ -48,7 +54,25 @@ class Hyperedges:
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        return self.intersections.diagonal()
+        return self.intersections.diagonal() if self.counted is None else self.counted
+
+    @cached_property
+    def judged(self) -> "Hyperedges":
+        """The hyperedges that are compared with one another, as an ensemble of their own; all, in most cases."""
+        if self.compared is None:
+            return self
+        kept, members = np.unique(self.members[self.compared], return_inverse=True)
+        shape = (self.n_slots, len(kept), self.n_samples, self.n_silent)
+        return Hyperedges(self.slots[self.compared], members, self.intersections, *shape)
+
+    def of_judged(self, table: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The rows of a table (one a hyperedge) that belong to hyperedges compared."""
+        return table if self.compared is None else table[self.compared]
+
+    @property
+    def compared_members(self) -> NDArray[np.intp] | None:
+        """Members whose hyperedges are compared; None: all."""
+        return None if self.compared is None else np.unique(self.members[self.compared])
 
     @cached_property
     def volumes(self) -> NDArray[np.int64]:
@@ -77,11 +101,27 @@ class Hyperedges:
         return slice(int(first), int(last))
 
 
-Tally = tuple[NDArray[Any], int, list[Codes]]
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """What one sweep counts."""
+
+    table: NDArray[Any]
+    """Intersections of every two slots, or of every two of the members compared."""
+    n_silent: int
+    sizes: NDArray[np.int64] | None = None
+    """Samples of every slot, where the table does not have all of them."""
+    sampled: tuple[Codes, ...] = ()
+    """Codes of some rows."""
+
+    @property
+    def codes(self) -> Codes:
+        return np.concatenate(self.sampled) if self.sampled else np.empty((0, 0), np.uint8)
 
 
-def _count(span: Span, sample: NDArray[np.int64]) -> Tally:
-    table = np.zeros((span.n_slots, span.n_slots), np.int32)
+def _count(span: Span, sample: NDArray[np.int64], members: NDArray[np.intp] | None) -> Tally:
+    labels = span.labels if members is None else span.labels.of_members(members)
+    table = np.zeros((labels.n_slots, labels.n_slots), np.int32)
+    sizes = None if members is None else np.zeros((span.n_slots, 1), np.int64)
     earlier: NDArray[np.int64] | int = 0
     counted = silent = 0
     sampled: list[Codes] = []
@@ -95,73 +135,115 @@ def _count(span: Span, sample: NDArray[np.int64]) -> Tally:
         first, last = np.searchsorted(sample, [block.start, block.stop])
         if last > first:
             sampled.append(block.codes[sample[first:last] - block.start])
-        counting.intersections(block.codes, span.offsets, table)
+        if sizes is None:
+            counting.intersections(block.codes, labels.offsets, table)
+        else:
+            counting.intersections(np.ascontiguousarray(block.codes[:, members]), labels.offsets, table)
+            kernels.count(block.codes, span.offsets, np.zeros(block.n_rows, np.int16), sizes)
         if span.labels.silent:
             silent += int(np.count_nonzero(~block.codes.any(axis=1)))
-    return table if isinstance(earlier, int) else earlier + table, silent, sampled
+    whole = table if isinstance(earlier, int) else earlier + table
+    return Tally(whole, silent, None if sizes is None else sizes[:, 0], tuple(sampled))
 
 
 def _add(tallies: Sequence[Tally]) -> Tally:
     # int32 holds the counts of one span, or of a part of it; the sum may exceed it.
-    total = tallies[0][0].astype(np.int64)
-    for table, _, _ in tallies[1:]:
-        total += table
-    return total, sum(silent for _, silent, _ in tallies), [codes for _, _, own in tallies for codes in own]
+    total = tallies[0].table.astype(np.int64)
+    for tally in tallies[1:]:
+        total += tally.table
+    sizes = [tally.sizes for tally in tallies if tally.sizes is not None]
+    silent = sum(tally.n_silent for tally in tallies)
+    sampled = tuple(codes for tally in tallies for codes in tally.sampled)
+    return Tally(total, silent, np.sum(sizes, axis=0) if sizes else None, sampled)
 
 
 def intersections(engine: Engine) -> tuple[NDArray[np.int64], int]:
     """Count all intersections of slots in one sweep: the table I = HᵀH, and the number of silent rows."""
-    table, n_silent, _ = intersections_and_sample(engine, np.empty(0, np.int64))
-    return table, n_silent
+    tally = tally_of(engine, np.empty(0, np.int64))
+    return tally.table, tally.n_silent
 
 
-def intersections_and_sample(engine: Engine, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], int, Codes]:
-    """:func:`intersections`, and from the same sweep the codes of some rows, given in ascending order."""
-    upper, n_silent, sampled = engine.sweep("intersections", _count, _add, rows)
-    table = (upper + upper.T).astype(np.int64, copy=False)  # one span alone counts in int32
-    np.fill_diagonal(table, upper.diagonal())
-    return table, n_silent, np.concatenate(sampled) if sampled else np.empty((0, 0), np.uint8)
+def tally_of(engine: Engine, rows: NDArray[np.int64], members: NDArray[np.intp] | None = None) -> Tally:
+    """Intersections of the slots of all or of some members, and from the same sweep the codes of some rows.
+
+    Rows and members are given in ascending order.
+    """
+    tally: Tally = engine.sweep("intersections", _count, _add, rows, members)
+    table = (tally.table + tally.table.T).astype(np.int64, copy=False)  # one span alone counts in int32
+    np.fill_diagonal(table, tally.table.diagonal())
+    return replace(tally, table=table)
 
 
-def check_table(labels: Labels, table: NDArray[np.int64], n_silent: int) -> None:
+def check_table(
+    labels: Labels,
+    table: NDArray[np.int64],
+    n_silent: int,
+    members: NDArray[np.intp] | None = None,
+    sizes: NDArray[np.int64] | None = None,
+) -> None:
     """Refuse intersections that cannot be those of the labels: counted by another run, or from shards of another store.
 
-    Every sample has one slot of each member, and an ensemble.zarr knows the size of each of its base clusters.
+    Every sample has one slot of each member, and an ensemble.zarr knows the size of each of its base clusters. Where
+    the table is about some ``members``, ``sizes`` are those of all slots.
     """
-    n, slots = labels.n_samples, labels.n_slots
+    own = labels if members is None else labels.of_members(members)
+    n, slots = labels.n_samples, own.n_slots
     if table.shape != (slots, slots) or table.dtype.kind != "i":
         raise StoreError(
             f"intersections have shape {table.shape} and dtype {table.dtype}, expected {slots} × {slots}; "
             "start again with --overwrite"
         )
-    sizes = table.diagonal()
-    of_members = np.add.reduceat(sizes, labels.offsets.astype(np.intp))
-    if table.min() < 0 or table.max() > n or (of_members != n).any() or (table != table.T).any():
+    wrong = table.min() < 0 or table.max() > n or not _of_members(table.diagonal(), own, n) or (table != table.T).any()
+    if members is not None:
+        sizes = np.empty(0, np.int64) if sizes is None else sizes
+        wrong |= sizes.shape != (labels.n_slots,) or not _of_members(sizes, labels, n)
+        wrong = wrong or (sizes[slots_of(labels, members)] != table.diagonal()).any()
+    if wrong:
         raise StoreError(f"intersections are not those of {n} samples: start again with --overwrite")
     if not 0 <= n_silent <= n:
         raise StoreError(f"intersections: {n_silent} of {n} samples without a label; start again with --overwrite")
     if isinstance(labels.source, Ensemble):
-        counted = np.delete(sizes, labels.offsets.astype(np.intp))
-        if wrong := int(np.count_nonzero(counted != labels.source.sizes)):
+        counted = np.delete(table.diagonal() if sizes is None else sizes, labels.offsets.astype(np.intp))
+        if differ := int(np.count_nonzero(counted != labels.source.sizes)):
             raise StoreError(
-                f"store {labels.source.url}: {wrong} of {len(counted)} base clusters do not have their recorded size: "
+                f"store {labels.source.url}: {differ} of {len(counted)} base clusters do not have their recorded size: "
                 "labels were edited, or shards belong to another store; 'cehm verify' says which"
             )
 
 
-def hyperedges_of(labels: Labels, table: NDArray[np.int64], n_silent: int, n_samples: int | None = None) -> Hyperedges:
-    """The slots that turned out to be hyperedges, with their part of the table; of some rows only, if so many."""
+def _of_members(sizes: NDArray[np.int64], labels: Labels, n: int) -> bool:
+    """Whether sizes of slots could be those of n samples: of each member, all."""
+    return bool((np.add.reduceat(sizes, labels.offsets.astype(np.intp)) == n).all())
+
+
+def slots_of(labels: Labels, members: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Slots of some members, ascending."""
+    return np.flatnonzero(np.isin(np.repeat(np.arange(labels.n_members), labels.widths), members))
+
+
+def hyperedges_of(
+    labels: Labels,
+    table: NDArray[np.int64],
+    n_silent: int,
+    n_samples: int | None = None,
+    *,
+    members: NDArray[np.intp] | None = None,
+    sizes: NDArray[np.int64] | None = None,
+) -> Hyperedges:
+    """The slots that turned out to be hyperedges, with their part of the table; of some rows only, if so many.
+
+    ``members`` and ``sizes`` as for :func:`check_table`.
+    """
     member_of_slot = np.repeat(np.arange(labels.n_members), labels.widths)
-    occupied = table.diagonal() > 0
+    occupied = (table.diagonal() if sizes is None else sizes) > 0
     if labels.silent:
         occupied[labels.offsets.astype(np.intp)] = False
     slots = np.flatnonzero(occupied)
-    return Hyperedges(
-        slots,
-        member_of_slot[slots],
-        table[np.ix_(slots, slots)],
-        labels.n_slots,
-        labels.n_members,
-        labels.n_samples if n_samples is None else n_samples,
-        n_silent,
-    )
+    n_samples = labels.n_samples if n_samples is None else n_samples
+    place = (labels.n_slots, labels.n_members, n_samples, n_silent)
+    if members is None or sizes is None:
+        return Hyperedges(slots, member_of_slot[slots], table[np.ix_(slots, slots)], *place)
+    chosen = slots_of(labels, members)
+    inside = np.flatnonzero(occupied[chosen])
+    compared = np.searchsorted(slots, chosen[inside])
+    return Hyperedges(slots, member_of_slot[slots], table[np.ix_(inside, inside)], *place, compared, sizes[slots])

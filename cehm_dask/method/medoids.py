@@ -1,7 +1,8 @@
 """Stage 1, clustering view: k-medoids over the hyperedges.
 
-The small table of intersections in, the numbers of k hyperedges out, once for every restart. Runs with the
-coordinator; the solver is :mod:`cehm_dask.method.fasterpam`.
+The small table of intersections in, the numbers of k hyperedges out, once for every restart. Of very many hyperedges,
+medoids are found among those that are compared with one another. Runs with the coordinator; the solver is
+:mod:`cehm_dask.method.fasterpam`.
 """
 
 from collections import Counter
@@ -45,6 +46,9 @@ def medoids(
     the search. The same set found twice would give the same result twice, so further starts are tried where sets are
     missing; a table with few local optima may still yield fewer than asked for.
     """
+    if hyperedges.compared is not None:
+        found_there = medoids(hyperedges.judged, similarity, n_clusters, restarts, tries, rng)
+        return [hyperedges.compared[chosen] for chosen in found_there]
     if n_clusters == hyperedges.n_hyperedges:
         return [np.arange(n_clusters)]
     table = dissimilarity(hyperedges, similarity)

@@ -15,8 +15,7 @@ tells how the rule was found, and on which ensembles.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-from itertools import combinations
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from cehm_dask.data.labels import Labels
 from cehm_dask.data.sources import Codes
 from cehm_dask.machine import one_thread
 from cehm_dask.method import counting, kernels
-from cehm_dask.method.agreement import agreement, explained, nmi
+from cehm_dask.method.agreement import agreement, block_nmi, explained
 from cehm_dask.method.belonging import Floats, Int, evenness, tau, weights_of
 from cehm_dask.method.intersections import Hyperedges, hyperedges_of
 from cehm_dask.method.medoids import medoids
@@ -59,10 +58,6 @@ BELONGINGS = {
 """Starts and the belongings they are tried with. Spectral: the bipartite graph of samples and hyperedges cut as in
 U-SENC; links: the same with hyperedges linked by common neighbours, as in WCT; local: or weighted by how far members
 respect them, as in LWGP. Walks: hyperedges grouped by their random walks, which are ECPCS's, and average linkage."""
-
-MOST_JUDGED = 1 << 12
-"""Hyperedges that candidates compete on: those of some members, where there are more. Medoids, spectra and linkage are
-quadratic or worse in their number."""
 
 TAU_WEIGHT = 2.0
 """Of τ against evenness in the choice; anything from 1.5 to 3 serves alike on the ensembles it was looked for on."""
@@ -96,7 +91,7 @@ class Candidate:
 
     def facts(self) -> dict[str, Any]:
         """For results, stores and reports."""
-        return {**asdict(self), "sizes": list(self.sizes), "score": self.score}
+        return {**vars(self), "sizes": list(self.sizes), "score": self.score}
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,10 +133,15 @@ def competing_rows(labels: Labels, seed: int) -> NDArray[np.int64]:
 
 
 class Rows:
-    """Label rows in memory, as an ensemble of their own: rows without any label are left out."""
+    """Label rows in memory, as an ensemble of their own: rows without any label are left out.
 
-    def __init__(self, labels: Labels, codes: Codes) -> None:
-        self.labels = labels
+    With ``members``, of these alone; only :meth:`count_slots` is about all.
+    """
+
+    def __init__(self, labels: Labels, codes: Codes, members: NDArray[np.intp] | None = None) -> None:
+        self._whole = (np.ascontiguousarray(codes), labels.offsets, labels.n_slots)
+        if members is not None:
+            labels, codes = labels.of_members(members), codes[:, members]
         self.spoken = codes.any(axis=1) if labels.silent else np.ones(len(codes), bool)
         """Which of the rows given have a label."""
         self.codes = np.ascontiguousarray(codes if self.spoken.all() else codes[self.spoken])
@@ -151,14 +151,6 @@ class Rows:
         whole = table.astype(np.int64)
         whole += np.triu(whole, 1).T
         self.hyperedges: Hyperedges = hyperedges_of(labels, whole, 0, len(self.codes))
-
-    def some_members(self, most: int, seed: int) -> "Rows":
-        """The same rows with as many of the members, drawn by the seed, as have so many hyperedges together."""
-        widths = np.bincount(self.hyperedges.members, minlength=self.hyperedges.n_members)
-        order = np.random.default_rng([seed, len(widths)]).permutation(len(widths))
-        chosen = np.sort(order[: max(1, np.searchsorted(np.cumsum(widths[order]), most, side="right"))])
-        names, slots = (tuple(known[j] for j in chosen) for known in (self.labels.names, self.labels.widths))
-        return Rows(replace(self.labels, widths=slots, names=names, values=None), self.codes[:, chosen])
 
     def assign(self, weights: Floats) -> Assignment:
         """Each row to the cluster it belongs to most."""
@@ -173,6 +165,15 @@ class Rows:
         table = np.zeros((self.hyperedges.n_slots, n_clusters), np.int64)
         kernels.count(self.codes, self.offsets, assignment, table)
         return table[self.hyperedges.slots]
+
+    def count_slots(self, assignment: Assignment, n_clusters: int) -> Int:
+        """C of an assignment over the slots of all members."""
+        codes, offsets, n_slots = self._whole
+        everywhere = np.full(len(codes), -1, np.int16)
+        everywhere[self.spoken] = assignment
+        table = np.zeros((n_slots, n_clusters), np.int64)
+        kernels.count(codes, offsets, everywhere, table)
+        return table
 
     def similarity(self, degrees: Floats) -> Floats:
         """Hᵀ diag(1/d) H, where the degree d of a row is the sum of ``degrees`` over its hyperedges."""
@@ -195,27 +196,17 @@ class Rows:
 
 def compete(rows: Rows, params: Params, seed: int) -> Competition:
     """Take every candidate to the end on the rows, and keep one."""
-    k, judged = params.n_clusters, rows
-    if rows.hyperedges.n_hyperedges > MOST_JUDGED:
-        some = rows.some_members(MOST_JUDGED, seed)
-        judged = some if some.hyperedges.n_hyperedges > k else rows
+    k = params.n_clusters
     found: list[tuple[Candidate, Assignment, Int]] = []
     with one_thread():
-        for start, belonging, counts in _starts(judged, params, seed):
-            assignment, counts, repaired = _adjust(judged, counts, belonging, params.max_iter)
-            found.append((_judge(judged, start, belonging, counts, assignment, repaired), assignment, counts))
-        pairs = [nmi(_contingency(found[i][1], found[j][1], k)) for i, j in combinations(range(len(found)), 2)]
+        for start, belonging, counts in _starts(rows, params, seed):
+            assignment, counts, repaired = _adjust(rows, counts, belonging, params.max_iter)
+            found.append((_judge(rows, start, belonging, counts, assignment, repaired), assignment, counts))
+        stability = _mean_nmi([assignment for _, assignment, _ in found], k)
     best = int(np.argmax([candidate.score for candidate, _, _ in found]))
     kept = tuple(replace(candidate, kept=i == best) for i, (candidate, _, _) in enumerate(found))
-    counts = found[best][2]
-    if judged is not rows:
-        everywhere = np.full(len(rows.codes), -1, np.int16)
-        everywhere[judged.spoken] = found[best][1]
-        counts = rows.count(everywhere, k)
-    spread = np.zeros((rows.hyperedges.n_slots, k), np.int64)
-    spread[rows.hyperedges.slots] = counts
-    stability = float(np.mean(pairs)) if pairs else 1.0
-    return Competition(kept, kept[best].belonging, spread, stability, len(judged.codes))
+    counts = rows.count_slots(found[best][1], k)
+    return Competition(kept, kept[best].belonging, counts, stability, len(rows.codes))
 
 
 def _starts(rows: Rows, params: Params, seed: int) -> Iterator[tuple[str, str, Int]]:
@@ -331,10 +322,19 @@ def _judge(rows: Rows, start: str, belonging: str, counts: Int, assignment: Assi
     )
 
 
-def _contingency(one: Assignment, other: Assignment, k: int) -> Int:
-    table = np.zeros((k, k), np.int64)
-    counting.contingency(one, other, table)
-    return table
+def _mean_nmi(assignments: list[Assignment], k: int) -> float:
+    """Mean NMI of every two partitions; 1 if there is only one."""
+    if len(assignments) < 2:
+        return 1.0
+    scores = []
+    for number, one in enumerate(assignments[:-1], 1):
+        others = assignments[number:]
+        tables = np.zeros((len(others), k, k), np.int64)
+        for other, table in zip(others, tables, strict=True):
+            counting.contingency(one, other, table)
+        side_by_side = tables.transpose(1, 0, 2).reshape(k, -1)  # one call for all of them: small tables cost calls
+        scores.append(block_nmi(side_by_side, np.zeros(k, np.intp), np.repeat(np.arange(len(others)), k)))
+    return float(np.concatenate(scores, axis=1).mean())
 
 
 def representatives(counts: Int, hyperedges: Hyperedges) -> NDArray[np.intp]:

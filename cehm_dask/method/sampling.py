@@ -16,7 +16,7 @@ from cehm_dask.engine.budget import make_budget
 from cehm_dask.engine.span import Span
 from cehm_dask.engine.sweep import Engine
 from cehm_dask.method import kernels
-from cehm_dask.method.intersections import Hyperedges, hyperedges_of, intersections
+from cehm_dask.method.intersections import Hyperedges, Tally, hyperedges_of, slots_of, tally_of
 from cehm_dask.method.params import Params
 from cehm_dask.method.problem import Problem
 
@@ -60,24 +60,30 @@ def gather_rows(engine: Engine, rows: Int) -> tuple[Int, int, Codes]:
 class Sample:
     """Rows in the coordinator's memory, as labels of their own with an engine around them."""
 
-    def __init__(self, engine: Engine, codes: Codes, clusters: Sequence[int]) -> None:
+    def __init__(
+        self, engine: Engine, codes: Codes, clusters: Sequence[int], compared: NDArray[np.intp] | None
+    ) -> None:
         whole = engine.labels
         own = replace(whole, source=ArraySource(codes), n_samples=len(codes), read_rows=None, align_rows=1)
         # What it takes is a term of the whole run's budget.
         budget = make_budget(own.shape, clusters, allowed=1 << 62, threads=engine.budget.threads)
         self.engine = Engine(own, budget)
-        self._table, self._n_silent = intersections(self.engine)
-        self.hyperedges: Hyperedges = hyperedges_of(own, self._table, self._n_silent)
+        self._compared, tally = compared, tally_of(self.engine, np.empty(0, np.int64), compared)
+        self._table = tally.table
+        self.hyperedges: Hyperedges = hyperedges_of(
+            own, tally.table, tally.n_silent, members=compared, sizes=tally.sizes
+        )
         for span in self.engine.spans:
-            span.silent_rows = self._n_silent > 0
+            span.silent_rows = tally.n_silent > 0
 
-    def estimate(self, sizes: Int) -> Int:
+    def estimate(self, sizes: Int, n_silent: int) -> Tally:
         """Intersections of all rows: those of the sample times what it stands for, and sizes as they are."""
-        scale = sizes.sum() / max(1, int(self._table.diagonal().sum()))
+        own = sizes if self._compared is None else sizes[slots_of(self.engine.labels, self._compared)]
+        scale = own.sum() / max(1, int(self._table.diagonal().sum()))
         table: Int = np.rint(self._table * scale).astype(np.int64)
-        np.minimum(table, np.minimum(sizes[:, None], sizes[None, :]), out=table)
-        np.fill_diagonal(table, sizes)
-        return table
+        np.minimum(table, np.minimum(own[:, None], own[None, :]), out=table)
+        np.fill_diagonal(table, own)
+        return Tally(table, n_silent, None if self._compared is None else sizes)
 
     def take_over(self, problem: Problem, hyperedges: Hyperedges) -> Problem:
         """A problem solved on the sample as the start of one over all rows."""

@@ -44,9 +44,11 @@ def best_split(counts: Int, hyperedges: Hyperedges) -> Split | None:
 
     The objective is that of ``kmeans`` belonging, Σ_e ‖m_e‖² / vol_e. How many samples a further hyperedge has in the
     part split off is estimated: as many as if the cluster were spread evenly over the hyperedge. Hyperedges that have
-    most of their samples in the cluster, and two samples or more on either side, are preferred.
+    most of their samples in the cluster, and two samples or more on either side, are preferred. Where only some
+    hyperedges are compared with one another, one of these is split off.
     """
     empty = np.flatnonzero(~counts.any(axis=0))
+    numbers, counts, hyperedges = hyperedges.compared, hyperedges.of_judged(counts), hyperedges.judged
     # Samples of the cluster that the hyperedge's own member puts elsewhere: they stay behind.
     first = np.flatnonzero(np.diff(hyperedges.members, prepend=-1))
     of_member = np.add.reduceat(counts, first, axis=0)[np.searchsorted(hyperedges.members[first], hyperedges.members)]
@@ -65,7 +67,7 @@ def best_split(counts: Int, hyperedges: Hyperedges) -> Split | None:
         ]
     )
     chosen = int(possible[int(np.argmax(gains))])
-    return Split(chosen, int(home[chosen]), int(empty[0]))
+    return Split(chosen if numbers is None else int(numbers[chosen]), int(home[chosen]), int(empty[0]))
 
 
 def _gains(counts: Int, hyperedges: Hyperedges, chosen: NDArray[np.intp], home: NDArray[np.intp]) -> Floats:

@@ -58,7 +58,7 @@ def shape_of(n_samples: int, widths: Sequence[int]) -> Shape:
     """Of an ensemble.zarr that is still to be made; ``widths``: each member's clusters, and one for a missing label."""
     itemsize = np.min_scalar_type(max(widths) - 1).itemsize
     chunk, shard = shape_of_chunks(n_samples, len(widths), itemsize)
-    return Shape(n_samples, len(widths) * itemsize, sum(widths), chunk, shard)
+    return Shape(n_samples, len(widths) * itemsize, sum(widths), chunk, shard, widths=tuple(widths), silent=True)
 
 
 def budget_for(recipe: Recipe, shape: Shape, machine: Machine) -> Budget:

@@ -245,15 +245,14 @@ def map_figure(found: HyperedgeMap, classes: Sequence[str]) -> Markup:
 
 
 def agreement(
-    table: NDArray[np.float64], order: Sequence[int], outlying: Sequence[bool], names: Sequence[str]
+    ordered: NDArray[np.float64], order: Sequence[int], outlying: Sequence[bool], names: Sequence[str]
 ) -> Markup:
-    """NMI of every two members, like beside like, outlying ones marked."""
+    """NMI of every two members, in the order given: like beside like, outlying ones marked."""
     count = len(order)
     left, top = 20.0, 6.0
     side = WIDTH - left - 4.0
     cell = side / count
     drawing = Drawing(side + top + 52, "Agreement (NMI) of every two members")
-    ordered = table[np.ix_(order, order)]
     between = ordered[~np.eye(count, dtype=bool)]
     low, high = float(between.min()), float(between.max())
     # The lowest keeps a tint: no cell is empty but the diagonal, which carries no information.

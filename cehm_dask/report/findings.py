@@ -157,6 +157,8 @@ class Members:
     """Mean NMI below which a member is outlying."""
     shown: list[int]
     """Members in the heat map, like beside like."""
+    agreement: NDArray[np.float64]
+    """NMI of every two of those."""
 
 
 MOST_MEMBERS = 120
@@ -173,19 +175,24 @@ def members_of(store: StoredConsensus) -> Members:
     to_consensus = np.zeros(count)
     found = block_nmi(counts, owner.astype(np.intp), np.zeros(counts.shape[1], np.intp))[:, 0]
     to_consensus[: len(found)] = found
-    mean = (table.sum(axis=1) - 1.0) / (count - 1) if count > 1 else np.full(1, np.nan)
-    middle = float(np.median(mean))
-    spread = 1.4826 * float(np.median(np.abs(mean - middle)))
+    compared = np.arange(count)
+    if store.facts.get("compared_members") is not None:
+        compared = np.asarray(store.facts["compared_members"], np.intp)
+    mean = np.full(count, np.nan)
+    if len(compared) > 1:
+        mean[compared] = (table.sum(axis=1) - 1.0) / (len(compared) - 1)
+    middle = float(np.median(mean[compared]))
+    spread = 1.4826 * float(np.median(np.abs(mean[compared] - middle)))
     limit = middle - max(OUTLYING_MADS * spread, OUTLYING_AT_LEAST)
     # Of two members neither can be the outlier.
     outlying = (mean < limit) if count > 2 else np.zeros(count, bool)
-    by_interest = np.argsort(~outlying, kind="stable")[:MOST_MEMBERS]
-    shown = np.sort(by_interest)
-    if len(shown) > 2:
-        distance = 1.0 - (table + table.T)[np.ix_(shown, shown)] / 2
+    by_interest = np.argsort(~outlying[compared], kind="stable")[:MOST_MEMBERS]
+    places = np.sort(by_interest)
+    if len(places) > 2:
+        distance = 1.0 - (table + table.T)[np.ix_(places, places)] / 2
         np.fill_diagonal(distance, 0.0)
         tree = linkage(squareform(distance, checks=False), "average", optimal_ordering=True)
-        shown = shown[leaves_list(tree)]
+        places = places[leaves_list(tree)]
     return Members(
         names,
         np.bincount(owner, minlength=count),
@@ -193,7 +200,8 @@ def members_of(store: StoredConsensus) -> Members:
         to_consensus,
         outlying,
         limit,
-        [int(member) for member in shown],
+        compared[places].tolist(),
+        table[np.ix_(places, places)],
     )
 
 

@@ -124,11 +124,11 @@ def compose(
         drawn["loss"] = figures.loss(facts.get("loss_fractions") or facts["losses"])
     grids = {"map": _grid(found_map.shares, sections.map_rows(found_map), [f"cluster {c}" for c in found_map.columns])}
     if len(members.shown) > 1:
-        shown = members.shown
-        table = np.asarray(store.array("member_agreement")[...])
-        drawn["agreement"] = figures.agreement(table, shown, members.outlying.tolist(), members.names)
-        own = [shortened(members.names[j]) for j in shown]
-        grids["agreement"] = _grid(table[np.ix_(shown, shown)], own, own)
+        drawn["agreement"] = figures.agreement(
+            members.agreement, members.shown, members.outlying.tolist(), members.names
+        )
+        own = [shortened(members.names[j]) for j in members.shown]
+        grids["agreement"] = _grid(members.agreement, own, own)
     choice = course.choice(facts, drawn)
     stages = [] if plane is None else _trail(store, places, seen)
     picture = None if plane is None else _picture(plane, seen, names, stages, classes, facts["n_samples"], drawn)

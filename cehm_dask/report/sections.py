@@ -56,7 +56,7 @@ def _tile(name: str, value: str, about: str = "") -> Context:
 
 def _between(members: Members) -> float:
     """Mean NMI of two different members."""
-    return float(members.with_others.mean())
+    return float(np.nanmean(members.with_others))
 
 
 def tiles(facts: Context, seen: Seen, scores: Mapping[str, Any] | None) -> list[Context]:
@@ -200,7 +200,7 @@ def members(members: Members, ensemble: Ensemble | None, scores: Mapping[str, An
         "The fuller the colour, the more alike two members are; similar members are neighbours. "
         f"A member is outlying (▶) if its mean NMI with the others lies below {members.limit:.3f}: the median less "
         f"{OUTLYING_MADS:g} scaled median absolute deviations, and at least {OUTLYING_AT_LEAST:g}."
-        + (f" {left:,} members that are not outlying are left out." if left else "")
+        + (f" {left:,} members are left out: not outlying, or not compared with others." if left else "")
     )
     return {
         "member_words": words,

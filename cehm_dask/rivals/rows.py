@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from cehm_dask.data.labels import Labels
 from cehm_dask.data.sources import Codes
-from cehm_dask.engine.budget import Budget, make_budget, rows_of_a_process
+from cehm_dask.engine.budget import Budget, intersection_bytes, make_budget, rows_of_a_process
 from cehm_dask.engine.span import Span
 from cehm_dask.engine.sweep import Engine
 from cehm_dask.errors import BudgetError
@@ -62,6 +62,7 @@ def settle(labels: Labels, n_clusters: int, where: Where, *, kept: int, scratch:
         block_rows=where.block_rows,
     )
     terms = {**budget.terms, "kept assignments": 0, "kept labels": 0}
+    terms["intersections"] = intersection_bytes(labels.n_slots, machine.threads)  # of all, whatever their number
     terms["scratch of blocks"] = machine.threads * budget.block_rows * scratch
     terms["tables of hyperedges"] = 8 * tables * labels.n_slots**2
     needed = sum(terms.values())
