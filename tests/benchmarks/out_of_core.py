@@ -7,6 +7,7 @@ take 3 GB there) and kept for the next run.
 import argparse
 import json
 import multiprocessing
+import os
 import sys
 import time
 import warnings
@@ -34,7 +35,7 @@ from cehm_dask.method.rounds import advance
 from tests.benchmarks.timing import best_of, watched
 
 K = 10
-SMALL, MIDDLE, LARGE = 10**6, 10**7, 10**8
+SMALL, MIDDLE, LARGE, HUGE = 10**6, 10**7, 10**8, 10**9
 TURNS, REPEATS = 4, 6
 
 
@@ -215,6 +216,85 @@ def large(folder: Path) -> None:
     print(f"default against released, 10⁸ × 30: {seconds['auto'] / seconds['released']:.2f} (bar 1.5)")
 
 
+def _command(url: str, output: Path, memory: str, *more: str, python: Path | None = None) -> list[str]:
+    """``cehm consensus`` of this environment, or of another one."""
+    import shutil
+
+    shutil.rmtree(output, ignore_errors=True)
+    cehm = (python or Path(sys.executable)).parent / "cehm"
+    return [str(cehm), "consensus", url, "--k", str(K), "--memory", memory, *more, "-o", str(output), "--quiet"]
+
+
+def _facts(output: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((output / "zarr.json").read_text())["attributes"]["cehm"]
+    return found
+
+
+def _read_plainly(url: str) -> float:
+    """Bytes a second of reading all shards one after the other, the page cache emptied of them first."""
+    files = [path for path in sorted(Path(url).rglob("*")) if path.is_file()]
+    for path in files:
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    buffer, size, begin = bytearray(8 << 20), 0, time.perf_counter()
+    for path in files:
+        with path.open("rb", buffering=0) as file:
+            while read := file.readinto(buffer):
+                size += read
+    return size / (time.perf_counter() - begin)
+
+
+def _share_alike(one: Path, other: Path) -> float:
+    """ARI of two stored results, from their contingency table."""
+    from cehm_dask.data.consensus_store import open_consensus
+
+    first, second = (open_consensus(str(url)).array("labels") for url in (one, other))
+    table = np.zeros((K, K), np.int64)
+    for start in range(0, first.shape[0], 1 << 24):
+        rows = slice(start, start + (1 << 24))
+        a, b = np.asarray(first[rows]), np.asarray(second[rows])
+        table += np.bincount(a.astype(np.int64) * K + b, minlength=K * K).reshape(K, K)
+    pairs = [int((x * (x - 1) // 2).sum()) for x in (table.astype(object), table.sum(1), table.sum(0))]
+    n = int(table.sum())
+    expected = pairs[1] * pairs[2] / (n * (n - 1) // 2)
+    return (pairs[0] - expected) / ((pairs[1] + pairs[2]) / 2 - expected)
+
+
+def huge(folder: Path) -> None:
+    """10⁹ rows, exact and from a sample; 30 GB of disk for the labels, 30 more for the results."""
+    url, outputs = ensemble(folder, HUGE), {}
+    for name, more in (("exact", ()), ("from a sample", ("--start-rows", str(min(SMALL, HUGE // 10))))):
+        outputs[name] = folder / f"consensus-huge-{name.replace(' ', '-')}.zarr"
+        command = _command(url, outputs[name], "4GiB", "--variant", "released", *more)
+        plain = _read_plainly(url)
+        seconds, peak = watched(command)
+        facts = _facts(outputs[name])
+        print(
+            f"{HUGE:.0e} × 30, k = 10, memory 4GiB, released, {name}: {seconds:.0f} s, {facts['sweeps']} sweeps, "
+            f"{len(facts['growth']) - 1} rounds of diffusion, {len(facts['losses'])} of adjustion, "
+            f"{facts['bytes_read'] / seconds / 1e6:.0f} MB/s of labels beside {plain / 1e6:.0f} MB/s of a plain read, "
+            f"peak {peak / 2**30:.2f} GiB",
+            flush=True,
+        )
+    print(f"ARI of the two: {_share_alike(*outputs.values()):.4f} (bar 0.999)")
+
+
+def before(folder: Path) -> None:
+    """10⁸ rows in 2 GiB against the version of another environment (--before), by turns."""
+    if OTHER is None:
+        print("part before: give --before PYTHON, of an environment with the other version")
+        return
+    url, seconds = ensemble(folder, LARGE), {"before": inf, "now": inf}
+    for name in ("before", "now") * 2:
+        output = folder / f"consensus-{name}.zarr"
+        took, _ = watched(
+            _command(url, output, "2GiB", "--variant", "released", python=OTHER if name == "before" else None)
+        )
+        seconds[name] = min(seconds[name], took)
+        print(f"10⁸ × 30, memory 2GiB, released, {name}: {took:.0f} s, {_facts(output)['sweeps']} sweeps", flush=True)
+    print(f"now against before: {seconds['now'] / seconds['before']:.2f} (bar 1)")
+
+
 PARTS = {
     "memory": against_memory,
     "overhead": overhead_and_speed_up,
@@ -222,15 +302,22 @@ PARTS = {
     "checkpoint": checkpoint,
     "large": large,
     "cost": cost_in_n,
+    "huge": huge,
+    "before": before,
 }
+USUAL = [part for part in PARTS if part not in ("huge", "before")]
+OTHER: Path | None = None
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: {', '.join(USUAL)}")
     parser.add_argument("--folder", type=Path, default=Path("benchmark-stores"), help="where the stores are made")
+    parser.add_argument("--before", type=Path, help="python of another environment, for the part before")
+    parser.add_argument("--rows", type=float, default=HUGE, help="of the part huge")
     options = parser.parse_args()
+    OTHER, HUGE = options.before, int(options.rows)
     options.folder.mkdir(parents=True, exist_ok=True)
     warnings.simplefilter("ignore")
     CEHM(2, random_state=0).fit(Synth(1000).arrays()[0])
-    for part in options.parts or PARTS:
+    for part in options.parts or USUAL:
         PARTS[part](options.folder)
