@@ -85,6 +85,8 @@ def do(block, names):
 @pages_with["python", "sh"]
 @pytest.mark.filterwarnings("ignore:constant columns dropped")  # of the digits: some pixels are never written on
 def test_page__its_snippets_run(page, inputs, tmp_path, monkeypatch):
+    if page.name == "anndata.md":
+        pytest.importorskip("anndata", reason="needs the extra anndata")
     folder = tmp_path / "folder"
     shutil.copytree(inputs, folder)
     monkeypatch.chdir(folder)

@@ -7,7 +7,6 @@ names.
 import json
 import subprocess
 
-import anndata
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,6 +17,7 @@ from cehm_dask.rivals import METHODS
 from tests.conftest import cehm
 from tests.pipeline.test_schedulers import environment_of
 
+anndata = pytest.importorskip("anndata", reason="needs the extra anndata")
 pytestmark = pytest.mark.scanpy
 
 LEIDEN = """

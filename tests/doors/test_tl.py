@@ -4,7 +4,6 @@ import subprocess
 import sys
 import warnings
 
-import anndata
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,6 +14,8 @@ from cehm_dask import CEHM, ClusterEnsemble
 from cehm_dask.doors.observations import by_size, matching
 from cehm_dask.errors import InputError, InputTypeError
 from tests.conftest import cehm
+
+anndata = pytest.importorskip("anndata", reason="needs the extra anndata")
 
 CELLS, MEMBERS, TYPES = 300, 8, 4
 COLUMNS = ["consensus", "consensus_margin", "consensus_confidence"]
