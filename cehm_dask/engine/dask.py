@@ -151,7 +151,7 @@ class DaskWorkers:
 
         items = list(items)
         number = uuid.uuid4().hex[:12]
-        # A node of the graph, so that each worker fetches it once, and that is made again if its worker dies.
+        # A node of the graph, not a part of every task: a worker fetches it again only if it had no task left.
         sent = dask.delayed(_Shared(work, shared), name=f"cehm-shared-{number}", traverse=False)
         do_item = dask.delayed(_on_item, pure=False)
         name = f"cehm-{work.__name__.strip('_').replace('_', '-')}-{number}"

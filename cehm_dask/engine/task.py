@@ -43,7 +43,7 @@ class Workers(Protocol):
     def each(
         self, work: Callable[..., T], items: Iterable[Any], *shared: Any, delayed: Sequence[Sequence[Any]] = ()
     ) -> Iterator[T]:
-        """``work(item, *shared)`` for every item, in their order; items are small, what is shared is sent once.
+        """``work(item, *shared)`` for every item, in their order; items are small, what is shared is sent apart.
 
         With ``delayed`` objects of every item, ``work(item, computed, *shared)``: a client's workers compute them.
         """

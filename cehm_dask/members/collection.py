@@ -134,7 +134,7 @@ def _label_each(
     from dask import delayed
 
     number = uuid.uuid4().hex[:12]
-    # A node of the graph: it travels once to every worker.
+    # A node of the graph: it does not travel with every task.
     one = delayed(labeller, name=f"cehm-members-{number}", traverse=False)
     label = delayed(_label_rows, pure=False)
     return [

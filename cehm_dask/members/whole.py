@@ -28,7 +28,7 @@ def rows_as_array(features: Features, read: Callable[..., NDArray[Any]], columns
     import dask.array as da
     from dask import delayed
 
-    # Leaves of the graph, which travel once to every worker.
+    # Leaves of the graph, which do not travel with every task.
     reading = delayed(_Reading(read, features.names, args), traverse=False, pure=False)
     held = None if features.chunks else delayed(features, traverse=False, pure=False)
     arrays = []
