@@ -6,6 +6,7 @@ Beside the plan, which is pure arithmetic on these numbers.
 import logging
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -126,12 +127,25 @@ def await_worker(client: Any, seconds: float = WORKER_SECONDS) -> None:
 
     By a small task, for an adaptive cluster starts workers only when there are tasks.
     """
-    try:
-        client.submit(int, key=f"cehm-first-worker-{uuid.uuid4().hex}").result(timeout=seconds)
-    except TimeoutError as error:
-        raise ClusterError(
-            f"no worker came in {seconds:g} s to the scheduler {client.scheduler.address}: start some; see their logs"
-        ) from error
+    address = client.scheduler.address
+    first, deadline = client.submit(int, key=f"cehm-first-worker-{uuid.uuid4().hex}"), time.monotonic() + seconds
+    while True:
+        try:
+            first.result(timeout=max(0.01, min(LOOK_SECONDS, deadline - time.monotonic())))
+            return
+        except TimeoutError as error:
+            if client.status in ("closing", "closed"):  # a result would never come, and never fail
+                raise ClusterError(
+                    f"the cluster was lost (no answer from its scheduler {address}); the same command resumes from here"
+                ) from error
+            if time.monotonic() >= deadline:
+                raise ClusterError(
+                    f"no worker came in {seconds:g} s to the scheduler {address}: start some; see their logs"
+                ) from error
+
+
+LOOK_SECONDS = 1.0
+"""Between looks at whether the scheduler that a worker is awaited from is still there."""
 
 
 def require_memory(step: str, terms: Mapping[str, int], allowed: int, advice: str) -> None:
