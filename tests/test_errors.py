@@ -22,7 +22,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError, NoCredenti
 from click.testing import CliRunner
 from distributed import Client
 
-from cehm_dask import CEHM, cli, estimator
+from cehm_dask import CEHM, cli, job
 from cehm_dask.clusters import connect as cluster
 from cehm_dask.clusters import workers
 from cehm_dask.clusters.workers import require_access
@@ -443,7 +443,7 @@ def test_terminated__is_4_for_every_command(folder, monkeypatch, args):
         time.sleep(60)
 
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(estimator, "find_consensus", fit)
+    monkeypatch.setattr(job, "find_consensus", fit)
     monkeypatch.setattr(run, "find_consensus", fit)
     _, err = cehm(*args, code=INTERRUPTED)
     assert err.splitlines()[-1].startswith("interrupted; ")

@@ -26,6 +26,7 @@ KNOBS = {
     "choose": "loss",
     "init": None,
     "max_iter": 7,
+    "start_rows": None,
     "random_state": 5,
 }
 every_variant = pytest.mark.parametrize("variant", ["released", "printed", "cosine"])

@@ -85,7 +85,7 @@ def test_elsewhere__imports_fits_and_runs_a_recipe(tmp_path):
         model = ClusterEnsemble(n_clusters=3, random_state=0).fit(load_iris().data)
         assert len(set(model.labels_)) == 3
         text = "features: {sklearn: iris}\\nensemble: {members: 5}\\nconsensus: {k: 3}\\noutput: out\\n"
-        assert run(parse(text)).stages["report"] == "done"
+        assert run(parse(text)).steps["report"] == "done"
         """
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=300)

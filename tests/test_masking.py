@@ -239,6 +239,7 @@ DONE = {
     "info consensus": ["info", "{0}/c.zarr"],
     "evaluate": ["evaluate", "{0}/c.zarr", "--truth", "{0}/truth.npy", "--ensemble", "{0}/e.zarr"],
     "evaluate --json": ["evaluate", "{0}/c.zarr", "--truth", "{0}/truth.npy", "--json"],
+    "stability": ["stability", "{0}/labels.npy", "--k", "3", "--all-members", "-o", "{0}/new.csv"],
     "predict": ["predict", "{0}/c.zarr", "{0}/labels.npy", "-o", "{0}/new.csv"],
     "report": ["report", "{0}/c.zarr", "--ensemble", "{0}/e.zarr", "-o", "{0}/new.html", "--title", "of {0}"],
     "submit slurm": ["submit", "recipe.yaml", "--cluster", "slurm.yaml"],

@@ -70,9 +70,11 @@ def access_faults(client: Any, reads: Sequence[str], writes: Sequence[str]) -> I
     probes = [_probe(url) for url in writes]
     here = [trace(url) for url in reads]
     try:
-        for address, answer in client.run(_look, reads, probes, on_error="return").items():
+        answers = client.run(_look, reads, probes, on_error="return")
+        some_answered = any(not isinstance(answer, BaseException) for answer in answers.values())
+        for address, answer in answers.items():
             if isinstance(answer, BaseException):
-                if address not in workers_of(client):
+                if some_answered and address not in workers_of(client):
                     continue  # an adaptive cluster has let it go meanwhile
                 yield address, f"does not answer ({reason_of(answer)})"
                 continue

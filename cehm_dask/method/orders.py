@@ -137,7 +137,8 @@ def cut_of(order: Order) -> Cut | None:
 
 
 def lets_in_all(order: Order) -> bool:
-    return cut_of(order) == EVERY_ROW
+    """Whether an order is the last step of a round that assigns every row; the first step has more to count."""
+    return isinstance(order, Assign | Read) and order.cut == EVERY_ROW
 
 
 def _nothing() -> Int:

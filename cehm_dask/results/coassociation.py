@@ -225,7 +225,7 @@ def _refuse_large(codes: NDArray[np.int64], tables: int, memory: str | int | Non
         "counts of every two samples": 8 * pairs * tables,
         "a product": 4 * pairs + 4 * len(codes) * COLUMNS,
         "the consensus matrix": 8 * pairs,
-        "shares of all pairs": 24 * pairs,
+        "shares of all pairs": 12 * pairs,
     }
     require_memory(f"{len(codes):,} samples by pairs", terms, machine.allowed, ", or compare fewer samples")
 

@@ -410,7 +410,7 @@ def test_consensus__help_names_every_variant(folder):
     assert tuple(VARIANTS) == OFFERED
     out, _ = cehm("consensus", "--help")
     assert f"[{'|'.join(VARIANTS)}]" in out
-    assert "further ones are more candidates" in " ".join(out.split())
+    assert "more starts are more candidates" in " ".join(out.split())
 
 
 def test_progress__reads_well_without_diffusion(folder):

@@ -174,7 +174,7 @@ def test_missing_labels_of_a_member__are_missing_for_the_consensus_too():
 
     found = ClusterEnsemble(2, members=3, base=["kmeans", Unsure()], random_state=0).fit(points(), client=False)
     assert found.base_labels_[:, 1].min() == 0
-    assert len(found.consensus_._values[1]) == 2
+    assert len(found.consensus_._model.values[1]) == 2
 
 
 def test_memory__base_labels_that_do_not_fit_are_refused_with_a_way_out(monkeypatch):

@@ -315,6 +315,13 @@ def one_cluster_of_many():
     return np.array(rows.split(), int).reshape(-1, 4)[np.array(order.split(), int)]
 
 
+def five_kinds_of_rows():
+    """Forty rows, six of them without labels, the others alike or nearly so."""
+    rows = """92 6 36 0  92 8 48 48  23 8 0 36  46 2 48 24  -1 -1 -1 -1  69 4 36 24  23 8 12 24"""
+    order = "0 1 0 2 2 1 1 3 4 1 5 3 4 3 2 1 6 2 3 2 1 1 1 6 3 4 2 4 5 2 0 6 4 4 1 1 3 1 3 5"
+    return np.array(rows.split(), int).reshape(-1, 4)[np.array(order.split(), int)]
+
+
 @every_knob
 @settings(max_examples=60, deadline=None)
 @given(
@@ -326,6 +333,17 @@ def one_cluster_of_many():
     lost=st.sampled_from([0.0, 0.0, 0.3]),
     block_rows=st.integers(1, 80),
     threads=st.integers(1, 2),
+)
+@example(
+    # A band that begins at margin 0, above which all rows are let in: they are counted all the same.
+    case=Case(five_kinds_of_rows(), 4, [9, 15, 7, 13]),
+    stride=1,
+    sigmas=-1.0,
+    room=0,
+    keep_state=True,
+    lost=0.0,
+    block_rows=1,
+    threads=1,
 )
 @example(
     # Rows above the window whose margins are not known exactly: a lost worker would assign others than it had.

@@ -279,7 +279,7 @@ def test_jit_off__plain_python_passes_the_same_tests():
 def test_compilation__leaves_the_settings_of_the_process(monkeypatch):
     inside = []
     monkeypatch.setattr(jit.numba.config, "SLP_VECTORIZE", 0)
-    compiled = jit._vectorised(lambda _signature: inside.append(jit.numba.config.SLP_VECTORIZE))
+    compiled = jit._vectorised(lambda _signature: inside.append(jit.numba.config.SLP_VECTORIZE), "loop")
     compiled(())
     kernels.degrees.compile("void(uint8[:, :], uint64[:], float64[:, :], float64[:, :])")
     assert inside == [1]

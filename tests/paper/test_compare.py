@@ -12,6 +12,7 @@ from cehm_dask import CEHM
 from cehm_dask.cli import main
 from cehm_dask.method.params import Params
 from cehm_dask.paper import compare, comparison
+from cehm_dask.progress import NO_PROGRESS
 
 ROWS = 120
 
@@ -81,7 +82,7 @@ def test_work__a_method_that_cannot_run_says_why(source, tmp_path):
 
 def test_answers__a_process_that_ends_without_a_word_is_told(source, tmp_path, monkeypatch):
     monkeypatch.setattr(compare.sys, "executable", "/bin/false")
-    said = list(compare._answers("usenc", ["a", "b"], 3, 0, None, tmp_path, lambda *_: None))
+    said = list(compare._answers("usenc", ["a", "b"], 3, 0, None, tmp_path, NO_PROGRESS))
     assert said == [{"note": "its process ended with 1"}]
 
 

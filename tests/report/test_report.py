@@ -162,7 +162,7 @@ def test_runner_up__is_as_far_behind_as_the_margin_says(made, tmp_path, variant)
     labels = labels_of(ensemble, stored)
     second = runners_up(stored, labels, rows, model.labels_[:][rows])
     codes = labels.source.read(0, 400)[rows].astype(int) - 1
-    starts = np.cumsum([0, *(len(known) for known in model._values)])[:-1]
+    starts = np.cumsum([0, *(len(known) for known in model._model.values)])[:-1]
     belonging = np.array([model.weights_[starts + row].sum(axis=0) for row in codes])
     belonging[np.arange(4), model.labels_[:][rows]] = -1
     assert second.tolist() == belonging.argmax(axis=1).tolist()
