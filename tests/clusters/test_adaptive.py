@@ -46,8 +46,12 @@ def test_adaptive__no_workers_before_and_none_after():
 
 def test_access__workers_that_left_meanwhile_are_no_fault(two_processes, tmp_path, monkeypatch):
     (tmp_path / "x").write_text("1")
-    monkeypatch.setattr(two_processes, "run", lambda *_, **__: {"tcp://127.0.0.1:1": OSError("gone")})
+    real, gone = two_processes.run, {"tcp://127.0.0.1:1": OSError("gone")}
+    monkeypatch.setattr(two_processes, "run", lambda *args, **how: {**real(*args, **how), **gone})
     assert list(access_faults(two_processes, [str(tmp_path / "x")], [])) == []
+    # Where nobody answers, nobody is known to see the input.
+    monkeypatch.setattr(two_processes, "run", lambda *_, **__: gone)
+    assert len(list(access_faults(two_processes, [str(tmp_path / "x")], []))) == 1
     there = next(iter(workers_of(two_processes)))
     monkeypatch.setattr(two_processes, "run", lambda *_, **__: {there: OSError("gone")})
     assert [address for address, _ in access_faults(two_processes, [str(tmp_path / "x")], [])] == [there]
