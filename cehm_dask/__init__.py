@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from cehm_dask.doors import tl
     from cehm_dask.estimator import CEHM
     from cehm_dask.method.solution import ConsensusWarning
+    from cehm_dask.results.describing import profile
 
 __version__ = "0.1.0"
 
@@ -18,9 +19,10 @@ _HOME = {
     "CEHM": "cehm_dask.estimator",
     "ClusterEnsemble": "cehm_dask.cluster_ensemble",
     "ConsensusWarning": "cehm_dask.method.solution",
+    "profile": "cehm_dask.results.describing",
 }
 
-__all__ = ["CEHM", "ClusterEnsemble", "ConsensusWarning", "tl"]
+__all__ = ["CEHM", "ClusterEnsemble", "ConsensusWarning", "profile", "tl"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,22 +6,22 @@ consensus, and keeps the fitted members so that new rows can be labelled. Saved 
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
 from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from cehm_dask.clusters.current import client_of
-from cehm_dask.data.attributes import require
 from cehm_dask.data.collections import is_collection
-from cehm_dask.data.features import Features, Scaling, as_features
+from cehm_dask.data.features import Features, as_features
 from cehm_dask.data.model_store import load_model, save_model
 from cehm_dask.data.names import are_names
+from cehm_dask.data.preparation import Encoding, Preparation
+from cehm_dask.data.transformer import warn_of_tails
 from cehm_dask.engine.collection import Held
 from cehm_dask.engine.sweep import workers
 from cehm_dask.errors import InputError, InputTypeError, StoreError
@@ -30,35 +30,50 @@ from cehm_dask.job import Where, machine_of
 from cehm_dask.lazy import like
 from cehm_dask.machine import cores
 from cehm_dask.members.collection import base_labels_of, features_on, label_lazily, stored_labels_of
-from cehm_dask.members.fit import Labeller, Linear, Member, MemberPlan, k_range, plan_members
+from cehm_dask.members.fit import MemberPlan, k_range, plan_members
 from cehm_dask.members.generate import generate, label_all, make_labeller, makers
+from cehm_dask.members.stored import arrays_of, encoding_of, labeller_of, refuse_misfits
 from cehm_dask.method.params import auto_members
 from cehm_dask.method.rounds import Harvest
+from cehm_dask.profiles.blocks import HeldClusters
+from cehm_dask.profiles.profile import Profile
+from cehm_dask.profiles.sweep import profile_clusters
 from cehm_dask.progress import Progress, ProgressLike, as_progress
 
 CONSENSUS = ("variant", "tries", "restarts", "choose", "max_iter")
 """Parameters handed on to the consensus."""
 
+OF_THE_CONSENSUS = (
+    *("n_clusters_", "n_iter_", "agreement_", "scan_", "choice_"),
+    *("candidates_", "candidate_reason_", "cluster_sizes_"),
+)
+"""Attributes taken over from it."""
+
+PREPARING = ("columns", "drop", "id", "categories", "dates")
+"""Parameters of how the columns of a table are read."""
+
 FITTING = ("scale", "impute", "fit_rows", "full_lloyd")
 """Parameters of how members are fitted."""
 
 
-class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
+class ClusterEnsemble(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
     """Many clusterings of the same features, and their consensus.
 
     Parameters
     ----------
-    n_clusters : int, or "auto"
-        Clusters wanted; "auto": as many as the members single out, see :class:`CEHM`. Members are then made as
-        for k = 20, or √n if that is less.
+    n_clusters : int, a sequence of int, or "auto"
+        Clusters wanted; of several, the number that the members single out is kept, see :class:`CEHM`. Members are
+        made for the largest. "auto" looks at 2 to 30; members are then made as for k = 20, or √n if that is less.
     members : int, default 30
         Base clusterings to make.
     base : {"kmeans", "minibatch", "mixture", "birch", "dask-ml"}, an estimator, or a sequence of these
         How members cluster; of several, members take turns. An estimator needs ``predict``, or ``fit_predict`` if
         members are fitted on all rows.
-    scale : {"none", "standard", "minmax", "robust"} or a transformer, default "standard"
-        A transformer has ``fit`` and ``transform``; a copy of it is fitted on the rows that members are fitted on. One
-        of dask-ml is fitted on all rows of a dask collection, where they lie.
+    scale : {"none", "standard", "minmax", "robust", "log", "quantile", "rank"} or a transformer, default "standard"
+        The last three draw heavy tails in: logarithms, a normal distribution, or ranks, then standardized. Columns
+        of 0 and 1 that stand for a category are not scaled by any of these names. A transformer has ``fit`` and
+        ``transform``; a copy of it is fitted on the rows that members are fitted on. One of dask-ml is fitted on all
+        rows of a dask collection, where they lie.
     k_min, k_max : int, optional
         Fewest and most clusters of a member; default as in the paper: k to max(min(⌊√n⌋, 50), ⌈1.5 k⌉).
     fit_rows : int, optional
@@ -71,8 +86,19 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         Dimensions of a random projection that each member sees.
     bootstrap : bool, default False
         Whether members are fitted on rows drawn with repetition.
-    impute : str, optional
-        What to do about values that are not finite: "mean" replaces them; None refuses them.
+    impute : {"mean", "median", "most_frequent"}, optional
+        What takes the place of values that are missing or not finite, of their column (median and most frequent value
+        of the rows that members are fitted on); None refuses them.
+    columns, drop : str or list of str, optional
+        Columns of a table that are features, and that are not; default: all are.
+    id : str, optional
+        Column of a table that names the rows; no feature.
+    categories : {"one-hot", "ordinal", "drop"}, optional
+        How text and categories are read: a column of 0 and 1 for each value (at most 50), or ranks in the order of the
+        category or the alphabet. New rows with a value that was not fitted have 0 everywhere, or a missing rank.
+        Default: one-hot, with a warning that says so.
+    dates : {"days", "drop"}, optional
+        Whether dates become days since 1970; None refuses them.
     variant, tries, restarts, choose, max_iter
         Of the consensus, as in :class:`CEHM`.
     random_state : int, RandomState or None
@@ -83,12 +109,19 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         Cluster of each sample, how far it leads, and how sure the members are.
     feature_names_in_ : (n_features,) str
         Names of the features, where they have any; columns of new data are matched by them.
+    encoded_names_ : tuple of str
+        Names of the numbers that they became: ``colour=red`` for one value of a category.
     members_ : list of dict
         Algorithm, parameters, seed and seconds of each member.
     base_labels_ : (n_samples, members) unsigned
         Labels of the members, from 1.
     consensus_ : CEHM
         The fitted consensus.
+    n_clusters_, n_iter_, agreement_, scan_, choice_, candidates_, candidate_reason_, cluster_sizes_
+        Of the consensus, as in :class:`CEHM`.
+    profile_ : pandas.DataFrame
+        Mean, spread, quantiles and effect of every feature in every cluster; see :meth:`profile`. Computed from X when
+        first asked for, and X is kept until then; not for a dask collection, nor after pickling.
 
     Examples
     --------
@@ -101,7 +134,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        n_clusters: int | str,
+        n_clusters: int | Sequence[int] | str,
         members: int = 30,
         base: Any = "kmeans",
         scale: Any = "standard",
@@ -113,6 +146,11 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         projection: int | None = None,
         bootstrap: bool = False,
         impute: str | None = None,
+        columns: Any = None,
+        drop: Any = None,
+        id: str | None = None,
+        categories: str | None = None,
+        dates: str | None = None,
         variant: str = "auto",
         tries: int = 10,
         restarts: int = 1,
@@ -132,6 +170,11 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.projection = projection
         self.bootstrap = bootstrap
         self.impute = impute
+        self.columns = columns
+        self.drop = drop
+        self.id = id
+        self.categories = categories
+        self.dates = dates
         self.variant = variant
         self.tries = tries
         self.restarts = restarts
@@ -154,7 +197,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : (n_samples, n_features) numbers, dask array, data frame, sparse matrix, path or URL
+        X : (n_samples, n_features) numbers, dask array, data frame, Arrow table, sparse matrix, path or URL
             Rows of a dask array or data frame stay where they are, and so do their base labels; ``labels_``,
             ``margin_`` and ``confidence_`` are then dask collections with its chunks or index, computed when asked for.
         y : ignored
@@ -172,23 +215,58 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             Gets every finished round of the consensus; a ``Progress`` also the members fitted and the rows done.
         """
         if isinstance(self.n_clusters, str) and self.n_clusters != "auto":
-            raise InputTypeError(f"n_clusters={self.n_clusters!r}: expected a whole number, or 'auto'")
+            raise InputTypeError(f"n_clusters={self.n_clusters!r}: expected a whole number, several, or 'auto'")
         seed = int(check_random_state(self.random_state).randint(2**31))
         settings = {name: getattr(self, name) for name in CONSENSUS}
         self.consensus_ = CEHM(self.n_clusters, random_state=seed, **settings)
         with client_of(client) as who:
             machine = machine_of(Where(memory=memory, client=who))
-            features = features_on(X, who, machine)
+            features = features_on(X, who, machine, self._preparation())
             where = Where(memory, client=who, output=None if output is None else os.fspath(output), overwrite=overwrite)
             held = self._make(features, seed, where, as_progress(progress))
-            self._name_features(features.names)
+            self._name_features(features.names, features.encoding)
             rows = None if features.chunks is None else features.chunks.given_rows
             del features  # its rows are not needed for the consensus
             self.consensus_.fit(held, memory=memory, client=False if who is None else who, progress=progress)
+        warn_of_tails(self.consensus_.cluster_sizes_, self.scale)
         self.labels_ = like(X, self.consensus_.labels_, "labels", rows)
         self.margin_ = like(X, self.consensus_.margin_, "margin", rows)
         self.confidence_ = like(X, self.consensus_.confidence_, "confidence", rows)
+        for name in OF_THE_CONSENSUS:
+            setattr(self, name, getattr(self.consensus_, name))
+        self.__dict__.pop("_profile", None)  # of an earlier fit
+        self._to_profile = None if is_collection(X) else X
         return self
+
+    @property
+    def profile_(self) -> Any:
+        check_is_fitted(self)
+        if "_profile" not in self.__dict__:
+            if self.__dict__.get("_to_profile") is None:
+                raise AttributeError("profile_: the features are not kept here; call profile(X).frame() with them")
+            self._profile = self.profile(self._to_profile).frame()
+            self._to_profile = None
+        return self._profile
+
+    def profile(self, X: Any, *, memory: str | int | None = None, client: Any = None) -> Profile:
+        """Who the clusters are, by the features that were fitted or any others of the same rows.
+
+        One sweep over X; ``frame()`` of the result is a data frame, ``sentences`` has one per cluster. Columns of
+        texts are encoded as for the fit; as categories they are described by :func:`cehm_dask.profile`.
+        """
+        check_is_fitted(self, "labels_")
+        with client_of(client) as who:
+            where = Where(memory=memory, client=who)
+            features = features_on(X, who, machine_of(where), self._preparation())
+            found = (self.labels_, self.margin_, self.confidence_)
+            labels, margin, confidence = (np.asarray(own.compute() if is_collection(own) else own) for own in found)
+            if features.n_samples != len(labels):
+                raise InputError(f"X has {features.n_samples} rows, {len(labels)} were fitted: they must be the same")
+            n_clusters = max(int(labels.max(initial=0)) + 1, 1)
+            return profile_clusters(features, HeldClusters(labels, n_clusters, margin, confidence), where=where)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "_to_profile"}
 
     def _make(self, features: Features, seed: int, where: Where, progress: Progress) -> Held:
         """Make the members and their labels; the latter as the consensus takes them."""
@@ -211,28 +289,61 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         drawn = {name: getattr(self, name) for name in ("base", "subspace", "projection", "bootstrap")}
         return plan_members(self.members, low, high, seed, **drawn)
 
-    def _name_features(self, names: Sequence[str]) -> None:
-        self._names, self.n_features_in_ = tuple(names), len(names)
+    def _preparation(self) -> Preparation:
+        return Preparation.of(**{name: getattr(self, name) for name in PREPARING})
+
+    def _name_features(self, names: Sequence[str], encoding: Encoding | None) -> None:
+        self.encoded_names_, self._encoding = tuple(names), encoding
+        given = names if encoding is None else encoding.sources
+        self.n_features_in_ = len(given)
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
-        if are_names(names):
-            self.feature_names_in_ = np.array(names, object)
+        if are_names(given):
+            self.feature_names_in_ = np.array(given, object)
 
     def _made_for(self, n_samples: int) -> int:
         """The k that members are made for."""
-        return auto_members(n_samples) if isinstance(self.n_clusters, str) else self.n_clusters
+        wanted: Any = self.n_clusters
+        if isinstance(wanted, str):
+            return auto_members(n_samples)
+        return int(max(wanted, default=1)) if isinstance(wanted, list | tuple | range | np.ndarray) else wanted
 
-    def predict(self, X: Any) -> NDArray[np.int16]:
+    def predict(self, X: Any) -> NDArray[np.int64]:
         """Cluster of new rows: the fitted members label them, then the consensus does.
 
         A dask array or data frame gives one, computed when asked for.
         """
         check_is_fitted(self)
         if is_collection(X):
-            codes = label_lazily(X, self._labeller, self._names)
-            return cast(NDArray[np.int16], like(X, self.consensus_.predict(codes), "labels"))
-        features = self._fitting(X)
+            return cast(NDArray[np.int64], like(X, self.consensus_.predict(self._codes(X)), "labels"))
+        return self.consensus_.predict(self._codes(X))
+
+    def membership(self, X: Any) -> NDArray[np.float64]:
+        """Confidence of rows in every cluster, (n_samples, n_clusters): each row sums to 1."""
+        check_is_fitted(self)
+        found = self.consensus_.membership(self._codes(X))
+        return cast(NDArray[np.float64], like(X, found, "membership"))
+
+    def transform(self, X: Any) -> NDArray[np.float64]:
+        """:meth:`membership`, so that clusters can be features of a further step of a pipeline."""
+        return self.membership(X)
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.consensus_.n_clusters_)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.impute is not None
+        tags.input_tags.sparse = True
+        return tags
+
+    def _codes(self, X: Any) -> Any:
+        """Labels of the fitted members for rows; of a dask collection lazily."""
+        if is_collection(X):
+            again = self._preparation().again(self._encoding)
+            return label_lazily(X, self._labeller, self.encoded_names_, again)
         with workers(cores()) as pool:
-            return self.consensus_.predict(label_all(features, self._labeller, pool))
+            return label_all(self._fitting(X), self._labeller, pool)
 
     def predict_blocks(self, X: Any) -> Iterator[Harvest]:
         """Clusters, margins and confidences of rows that do not fit in memory, a block at a time."""
@@ -244,75 +355,30 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def _fitting(self, X: Any) -> Features:
         """New features in the order of those that were fitted."""
         check_is_fitted(self)
-        return as_features(X).select(self._names)
+        return as_features(X, self._preparation().again(self._encoding)).select(self.encoded_names_)
 
     def save(self, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write what ``predict`` needs to a Zarr store; for members that assign to the nearest centre."""
         check_is_fitted(self)
-        members = self._labeller.members
-        if not all(isinstance(member, Linear) for member in members):
-            raise InputError(f"base={self.base!r}: only members that assign to the nearest centre can be saved")
-        scaling = self._labeller.scaling
-        if not isinstance(scaling, Scaling):
-            raise InputError(f"scale={self.scale!r}: only models with a named scaling can be saved")
-        arrays: dict[str, NDArray[Any]] = {
-            "columns": scaling.columns,
-            "centre": scaling.centre,
-            "spread": scaling.spread,
-            "slopes": np.concatenate([member.slopes for member in members]),  # type: ignore[union-attr]
-            "intercepts": np.concatenate([member.intercepts for member in members]),  # type: ignore[union-attr]
-            "names": np.concatenate([member.names for member in members]),  # type: ignore[union-attr]
-            "centres_of": np.array([len(member.names) for member in members]),  # type: ignore[union-attr]
-            **{f"consensus_{name}": array for name, array in self.consensus_.to_arrays().items()},
-        }
-        if scaling.fill is not None:
-            arrays["fill"] = scaling.fill
+        arrays = arrays_of(self._labeller, self.base, self.scale)
+        arrays |= {f"consensus_{name}": array for name, array in self.consensus_.to_arrays().items()}
         parameters = {name: value for name, value in self.get_params(deep=False).items() if name != "random_state"}
         facts = {"parameters": json.loads(json.dumps(parameters)), "members": self.members_}
-        save_model(os.fspath(url), arrays, {**facts, "features": list(self._names)}, overwrite=overwrite)
+        facts["encoding"] = None if self._encoding is None else self._encoding.facts()
+        save_model(os.fspath(url), arrays, {**facts, "features": list(self.encoded_names_)}, overwrite=overwrite)
 
     @classmethod
     def load(cls, url: str | os.PathLike[str]) -> "ClusterEnsemble":
         """Read a model that :meth:`save` wrote, ready to predict."""
         arrays, facts = load_model(os.fspath(url))
-        _refuse_misfits(os.fspath(url), arrays, facts)
+        refuse_misfits(os.fspath(url), arrays, facts)
         try:
             model = cls(**facts["parameters"])
         except TypeError as error:
             raise StoreError(f"store {url}: parameters of another version ({error}); create it again") from error
-        edges = np.cumsum([0, *arrays["centres_of"].tolist()])
-        parts: Sequence[slice] = [slice(a, b) for a, b in pairwise(edges)]
-        members: tuple[Member, ...] = tuple(
-            Linear(arrays["slopes"][part], arrays["intercepts"][part], arrays["names"][part]) for part in parts
-        )
-        scaling = Scaling(arrays["columns"], arrays["centre"], arrays["spread"], arrays.get("fill"))
-        widths = tuple(int(arrays["names"][part].max()) + 1 for part in parts)
-        model._labeller, model.members_ = Labeller(scaling, members, widths), facts["members"]
+        model._labeller, model.members_ = labeller_of(arrays, model.scale), facts["members"]
         saved = {name.removeprefix("consensus_"): array for name, array in arrays.items() if "consensus_" in name}
         settings = {name: getattr(model, name) for name in CONSENSUS}
         model.consensus_ = CEHM(model.n_clusters, **settings).from_arrays(saved, os.fspath(url))
-        model._name_features([str(name) for name in facts["features"]])
+        model._name_features([str(name) for name in facts["features"]], encoding_of(os.fspath(url), facts))
         return model
-
-
-def _refuse_misfits(url: str, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
-    """An error if the arrays of a stored model do not fit one another: compiled loops take them as they are."""
-    consensus = ("counts", "weights", "lead", "correlation", "values", "values_of")
-    needed = {"columns", "centre", "spread", "slopes", "intercepts", "names", "centres_of"}
-    if missing := sorted({*needed, *(f"consensus_{name}" for name in consensus)} - arrays.keys()):
-        raise StoreError(f"store {url}: lacks {', '.join(missing)}; create it again")
-    require(url, facts, {"parameters": dict, "members": list, "features": list})
-    columns, names, centres_of = arrays["columns"], arrays["names"], arrays["centres_of"]
-    features, centres = columns.size, int(centres_of.sum())
-    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("columns", "centre", "spread", "fill"), (features,))
-    shapes |= {"slopes": (centres, features), "intercepts": (centres,), "names": (centres,)}
-    shapes["centres_of"] = (centres_of.size,)
-    kinds = dict.fromkeys(("columns", "names", "centres_of"), "iu")
-    found = {name: array for name, array in arrays.items() if name in shapes and array.size}
-    wrong = [name for name in shapes if name in needed and name not in found]
-    wrong += [name for name, array in found.items() if array.shape != shapes[name]]
-    wrong += [name for name, array in found.items() if array.dtype.kind not in kinds.get(name, "f")]
-    if not wrong and (centres_of.min() < 1 or names.min() < 0 or columns.min() < 0):
-        wrong = ["centres_of, names or columns"]
-    if wrong or columns.max() >= len(facts["features"]):
-        raise StoreError(f"store {url}: {', '.join(wrong) or 'columns'} do not fit: edited or damaged; create it again")

@@ -13,16 +13,17 @@ from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from cehm_dask.clusters.current import client_of
 from cehm_dask.data.alignment import joined
-from cehm_dask.data.attributes import Facts
+from cehm_dask.data.attributes import Facts, kind_of, require
 from cehm_dask.data.collections import is_collection
 from cehm_dask.data.consensus_store import open_consensus
 from cehm_dask.data.ensemble_store import known_labels
 from cehm_dask.data.ingest import label_blocks
+from cehm_dask.data.model_store import load_model, save_model
 from cehm_dask.data.names import are_names
 from cehm_dask.engine.collection import Held
 from cehm_dask.engine.sweep import Engine
@@ -36,8 +37,11 @@ from cehm_dask.method.rounds import Harvest
 from cehm_dask.model import Model, model_of, model_of_arrays
 from cehm_dask.progress import ProgressLike
 
+SETTINGS = ("variant", "similarity", "belonging", "schedule", "choose", "max_iter")
+"""Parameters that a stored model keeps."""
 
-class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
+
+class CEHM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
     """Clustering ensemble by k-HyperEdge Medoids: many clusterings of the same samples in, one out.
 
     Parameters
@@ -77,8 +81,8 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     Attributes
     ----------
-    labels_ : (n_samples,) int16
-        Cluster of each sample; -1 where all base labels are missing.
+    labels_ : (n_samples,) int64
+        Cluster of each sample; -1 where all base labels are missing. In a store, int16.
     margin_ : (n_samples,) float64
         Lead of the cluster over the runner-up in mean shares of base clusters, from 0 (tie) to 1, but for counts.
     confidence_ : (n_samples,) float64
@@ -100,7 +104,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         The same as shares of the largest loss that is possible: they keep their digits at any number of samples.
     growth_ : tuple of int
         Samples assigned after the start and after each diffusion round.
-    n_rounds_ : int
+    n_iter_ : int
         Assignments made: the start, diffusion and adjustion rounds.
     agreement_ : float
         Mean NMI with the members.
@@ -108,9 +112,9 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         NMI between members; of very many, between those of ``compared_members_`` (None: all are compared).
     cluster_sizes_ : (n_clusters,) int64
         Samples in each cluster.
-    scan_ : dict of int to dict
-        For every k that was run, its kept start: n_clusters_found, agreement, loss, mean margin, stability (mean NMI
-        between restarts; None with one start) and the number of restarts.
+    scan_ : list of dict
+        A record for every k that was run, of its kept start: n_clusters, n_clusters_found, agreement, loss, mean
+        margin, stability (mean NMI between restarts; None with one start) and the number of restarts.
     choice_ : dict
         n_clusters that was kept, clear (whether the members single it out) and the reason in words.
     n_clusters_ : int
@@ -216,7 +220,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             where = Where(memory=memory, client=who, output=place, overwrite=overwrite, lazy=lazy)
             outcome = find_consensus(labels, params, seed, where, ks=ks, auto=auto, record=follow, progress=progress)
         result, problem = outcome.consensus, outcome.consensus.chosen.problem
-        self.labels_ = outcome.labels
+        self.labels_ = _wide(outcome.labels)
         self.margin_ = outcome.margin
         self.confidence_ = outcome.confidence
         self.cluster_sizes_ = outcome.sizes
@@ -224,12 +228,12 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.loss_history_ = np.asarray(problem.losses)
         self.loss_fractions_ = np.asarray(problem.loss_fractions)
         self.growth_ = tuple(problem.growth)
-        self.n_rounds_ = problem.round
+        self.n_iter_ = problem.round
         self.agreement_ = result.chosen.agreement
         self.choice_ = asdict(result.choice)
         self.candidates_ = result.chosen.candidates
         self.candidate_reason_ = result.chosen.reason
-        self.scan_ = {record["n_clusters"]: record for record in outcome.scan}
+        self.scan_ = list(outcome.scan)
         self.member_agreement_ = result.member_agreement
         self.compared_members_ = result.hyperedges.compared_members
         self.n_clusters_found_ = result.chosen.n_clusters_found
@@ -248,7 +252,7 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     def _fields(self, X: Any, starts: Sequence[int] | None = None, singled: Mapping[int, int] | None = None) -> Harvest:
         """:meth:`predict_details` of a dask collection, computed when asked for."""
-        kinds = {"labels": np.int16, "margin": np.float64, "confidence": np.float64}
+        kinds = {"labels": np.int64, "margin": np.float64, "confidence": np.float64}
         return Harvest(
             *(
                 lazily(X, read_field, self._model, field, singled or {}, name=field, dtype=kind, starts=starts)
@@ -256,12 +260,12 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             )
         )
 
-    def predict(self, X: Any) -> NDArray[np.int16]:
+    def predict(self, X: Any) -> NDArray[np.int64]:
         """Cluster of new samples from their base labels; labels never seen count as missing.
 
         A sample with no known label gets -1. A dask array or data frame gives one, computed when asked for.
         """
-        return self.predict_details(X).labels
+        return cast(NDArray[np.int64], _wide(self.predict_details(X).labels))
 
     def predict_details(self, X: Any, *, singled: Mapping[int, int] | None = None) -> Harvest:
         """Cluster of new samples, how far it leads the runner-up, and confidence; -1, 0, 0 where no label is known.
@@ -276,19 +280,30 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         for labels in label_blocks(X):
             yield self.predict_details(labels)
 
+    def save(self, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write what ``predict`` needs to a Zarr store: small tables, whatever the number of samples."""
+        check_is_fitted(self)
+        model = self._model
+        tables = {"counts": model.counts, "weights": model.weights, "lead": model.lead}
+        facts = {
+            "n_clusters": int(self.n_clusters_),
+            "settings": {name: getattr(self, name) for name in SETTINGS},
+            "correlation": model.correlation,
+            "label_values": [known.tolist() for known in model.values],
+            "members": list(model.names),
+        }
+        save_model(os.fspath(url), tables, facts, overwrite=overwrite)
+
     @classmethod
     def load(cls, url: str | os.PathLike[str]) -> "CEHM":
-        """The model behind a consensus.zarr, ready to predict."""
-        stored = open_consensus(os.fspath(url))
-        if "label_values" not in stored.facts:
-            raise StoreError(f"store {stored.url}: does not say which labels its members have; create it again")
-        settings = ("variant", "similarity", "belonging", "schedule", "choose", "max_iter")
-        identity = Facts(stored.facts["identity"], stored.url)
-        model = cls(stored.facts["n_clusters"], **{name: identity[name] for name in settings})
-        tables: dict[str, Any] = {name: stored.table(name) for name in ("counts", "weights")}
-        tables |= {"lead": np.asarray(stored.facts["lead"]), "correlation": [stored.facts["correlation"]]}
-        values = [known_labels(known) for known in stored.facts["label_values"]]
-        return model._take_up(model_of(tables, values, stored.facts["members"], stored.url))
+        """The model that :meth:`save` wrote, or behind a consensus.zarr, ready to predict."""
+        url = os.fspath(url)
+        tables, facts, settings = _saved(url) if kind_of(url) == "model" else _stored(url)
+        values = [known_labels(known) for known in facts["label_values"]]
+        correlation = {"correlation": [facts["correlation"]]}
+        model = model_of({**tables, **correlation}, values, facts["members"], url)
+        found = cls(facts["n_clusters"], **{name: settings[name] for name in SETTINGS})
+        return found._take_up(model)
 
     def membership(self, X: Any) -> NDArray[np.float64]:
         """Confidence of samples in every cluster, (n_samples, n_clusters): each row sums to 1.
@@ -302,6 +317,20 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             )
             return cast(NDArray[np.float64], found)
         return self._model.membership(X)
+
+    def transform(self, X: Any) -> NDArray[np.float64]:
+        """:meth:`membership`, so that clusters can be features of a further step of a pipeline."""
+        return self.membership(X)
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.n_clusters_)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True  # a missing label
+        tags.input_tags.categorical = True
+        return tags
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """What ``predict`` needs, as plain arrays; for whole-number labels."""
@@ -324,6 +353,31 @@ class CEHM(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def _params(self, n_clusters: int) -> Params:
         knobs = {name: value for name, value in self.get_params(deep=False).items() if name != "random_state"}
         return Params(**{**knobs, "n_clusters": n_clusters})
+
+
+def _saved(url: str) -> tuple[dict[str, Any], Any, Any]:
+    """Tables, facts and settings of a model that was saved by itself."""
+    tables, facts = load_model(url)
+    require(
+        url, facts, {"n_clusters": int, "settings": dict, "correlation": float, "label_values": list, "members": list}
+    )
+    if missing := sorted({"counts", "weights", "lead"} - tables.keys()):
+        raise StoreError(f"store {url}: lacks {', '.join(missing)}; it is no model of CEHM, or was edited")
+    return tables, facts, Facts(facts["settings"], url)
+
+
+def _stored(url: str) -> tuple[dict[str, Any], Any, Any]:
+    """The same, of a consensus."""
+    stored = open_consensus(url)
+    if "label_values" not in stored.facts:
+        raise StoreError(f"store {url}: does not say which labels its members have; create it again")
+    tables = {name: stored.table(name) for name in ("counts", "weights")}
+    return {**tables, "lead": np.asarray(stored.facts["lead"])}, stored.facts, Facts(stored.facts["identity"], url)
+
+
+def _wide(labels: Any) -> Any:
+    """Labels for users' arithmetic, which two bytes would overflow; stores and dask collections stay as they are."""
+    return labels.astype(np.int64) if isinstance(labels, np.ndarray) else labels
 
 
 def _recorded(

@@ -9,27 +9,28 @@ import hashlib
 import importlib.metadata
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask.clusters.connect import told_when_lost
-from cehm_dask.clusters.workers import require_access
 from cehm_dask.data.collections import is_collection
 from cehm_dask.data.consensus_store import ConsensusStore, open_consensus
 from cehm_dask.data.ensemble_store import Ensemble
 from cehm_dask.data.labels import Labels, as_labels
 from cehm_dask.data.sources import ChunkSource
-from cehm_dask.engine.budget import Budget, make_budget
+from cehm_dask.engine.budget import CODE_BYTES, Budget, make_budget
 from cehm_dask.engine.collection import Held, labels_of_collection
 from cehm_dask.engine.sweep import Engine
-from cehm_dask.errors import ClusterError
-from cehm_dask.machine import Machine, cluster_machine, format_bytes, peak_bytes, this_machine
+from cehm_dask.errors import BudgetError, ClusterError
+from cehm_dask.machine import Machine, cluster_machine, format_bytes, give_back_freed, peak_bytes, this_machine
+from cehm_dask.method import counting, kernels
 from cehm_dask.method.confidence import gauge_of
 from cehm_dask.method.consensus import Record, consensus
+from cehm_dask.method.jit import code_bytes
 from cehm_dask.method.orders import Read
 from cehm_dask.method.params import Params, auto_clusters, expected_sweeps
 from cehm_dask.method.result import (
@@ -53,6 +54,9 @@ from cehm_dask.method.trail import stages_of
 from cehm_dask.progress import ProgressLike, as_progress
 
 log = logging.getLogger(__name__)
+
+KERNELS = (counting.intersections, counting.weighted_intersections, kernels.belonging, kernels.count)
+"""Loops whose being compiled already stands for that of all."""
 
 RESULT_CHUNK_ROWS = 1 << 18
 """Rows of a chunk of the result where the labels do not come from a store with shards of its own."""
@@ -124,18 +128,24 @@ def opened(base_labels: Any, client: Any, memory: str | int | None) -> Iterator[
 def budget_of(labels: Labels, params: Params, ks: Sequence[int], where: Where) -> Budget:
     """Settle blocks, spans and bytes, or refuse."""
     machine = machine_of(where)
-    return make_budget(
+    settle = partial(
+        make_budget,
         labels.shape,
         [k for k in ks for _ in range(1 if params.portfolio else params.restarts)],
         allowed=machine.allowed,
         taken=machine.taken,
         workers=machine.workers,
-        threads=machine.threads,
         returned=where.output is None and not where.lazy,
         diffuses=params.schedule != "direct",
         start_rows=params.start_rows,
         block_rows=where.block_rows,
+        code_bytes=CODE_BYTES if where.client is not None else code_bytes(*KERNELS),
     )
+    if where.client is None and machine.threads > 1:
+        with suppress(BudgetError):
+            return settle(threads=machine.threads)
+        return settle(threads=1)  # one has blocks of its own only: slower, but it may fit
+    return settle(threads=machine.threads)
 
 
 def find_consensus(
@@ -158,9 +168,13 @@ def find_consensus(
     """
     ks = tuple(auto_clusters(labels.n_samples)) if auto else tuple(ks) or (params.n_clusters,)
     problems_of, told = [replace(params, n_clusters=k) for k in ks], as_progress(progress)
+    if where.memory is not None and where.client is None:
+        give_back_freed()
     budget = budget_of(labels, params, ks[-1:] if auto else ks, where)
     _log_budget(labels, problems_of, budget)
     if where.client is not None:
+        from cehm_dask.clusters.workers import require_access
+
         try:
             require_access(where.client, *_urls_on_workers(labels, where.output))
         except ClusterError:
@@ -171,7 +185,7 @@ def find_consensus(
         store = ConsensusStore(where.output, identity(labels, params, ks, seed, auto=auto))
         store.open(overwrite=where.overwrite)
     try:
-        with told_when_lost(where.client), Engine(labels, budget, where.client, told) as engine:
+        with _told_when_lost(where.client), Engine(labels, budget, where.client, told) as engine:
             result = consensus(engine, problems_of, seed, auto=auto, store=store, record=record, progress=told)
             problem = result.chosen.problem
             gauge = gauge_of(result.hyperedges, problem.counts, result.correlation)
@@ -191,6 +205,15 @@ def find_consensus(
     finally:
         if store is not None:
             store.close()
+
+
+def _told_when_lost(client: Any) -> AbstractContextManager[None]:
+    """What knows of clusters is loaded where there is one: it takes 9 MiB."""
+    if client is None:
+        return nullcontext()
+    from cehm_dask.clusters.connect import told_when_lost
+
+    return told_when_lost(client)
 
 
 def _urls_on_workers(labels: Labels, output: str | None) -> tuple[list[str], list[str]]:

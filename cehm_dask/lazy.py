@@ -42,17 +42,25 @@ def lazily(
     from dask import delayed
 
     collection = collection_of(given)
-    first = list(starts) if starts is not None else [0] * len(collection.blocks)
-    shared = [delayed(arg, pure=True) for arg in args]
-    parts = [delayed(read, pure=True)(block, row, *shared) for block, row in zip(collection.blocks, first, strict=True)]
+    first = tuple(starts) if starts is not None else (0,) * collection.n_blocks
     if hasattr(given, "columns"):
-        return _frame(given, collection.blocks, parts, name, dtype, columns)
-    import dask.array as da
+        parts = collection.each(_from_row, read, first, *args)
+        return _frame(given, given.to_delayed(), parts, name, dtype, columns)
+    shared = [delayed(arg, pure=True, traverse=False) for arg in (first, *args)]
+    shape = {"drop_axis": 1} if columns is None else {"chunks": (given.chunks[0], (columns,))}
+    meta = np.empty((0,) if columns is None else (0, 0), dtype)
+    whole = given if given.numblocks[1] == 1 else given.rechunk({1: -1}, method="tasks")
+    return whole.map_blocks(_from_row_of, read, *shared, dtype=dtype, meta=meta, token=f"cehm-{name}", **shape)
 
-    width = () if columns is None else (columns,)
-    rows = given.chunks[0]
-    arrays = [da.from_delayed(part, (n, *width), dtype) for part, n in zip(parts, rows, strict=True)]
-    return da.concatenate(arrays)
+
+def _from_row(block: Any, number: int, read: Callable[..., NDArray[Any]], first: Sequence[int], *args: Any) -> Any:
+    return read(block, first[number], *args)
+
+
+def _from_row_of(
+    block: Any, read: Callable[..., NDArray[Any]], first: Sequence[int], *args: Any, block_id: tuple[int, ...]
+) -> Any:
+    return read(block, first[block_id[0]], *args)
 
 
 def like(given: Any, found: Any, name: str, rows: Sequence[int] | None = None) -> Any:
@@ -100,9 +108,10 @@ def _indexed(block: Any, values: NDArray[Any], name: str) -> Any:
 def read_field(block: Any, first_row: int, model: Model, field: str, singled: Mapping[int, int]) -> NDArray[Any]:
     """Labels, margins or confidences of a block, as the model gives them."""
     if not len(block):
-        return np.zeros(0, np.int16 if field == "labels" else np.float64)
+        return np.zeros(0, np.int64 if field == "labels" else np.float64)
     own = {row - first_row: cluster for row, cluster in singled.items() if 0 <= row - first_row < len(block)}
-    return np.asarray(getattr(model.predict(block, own), field))
+    found = getattr(model.predict(block, own), field)
+    return found.astype(np.int64) if field == "labels" else np.asarray(found)
 
 
 def read_membership(block: Any, _first_row: int, model: Model) -> NDArray[np.float64]:

@@ -11,14 +11,14 @@ PACKAGE = Path(__file__).parent.parent / "cehm_dask"
 # Low to high: a folder, or a module beside the folders, imports only from lines above its own. Inside a folder, modules
 # import one another without cycles.
 LAYERS = [
-    {"errors"},
+    {"errors", "wording"},
     {"masking"},
     {"machine", "progress"},
     {"data"},
     {"engine"},
     {"method", "clusters"},
     {"members", "job", "model"},
-    {"lazy"},
+    {"lazy", "profiles"},
     {"estimator", "rivals"},
     {"cluster_ensemble"},
     {"results"},

@@ -239,6 +239,8 @@ DONE = {
     "info consensus": ["info", "{0}/c.zarr"],
     "evaluate": ["evaluate", "{0}/c.zarr", "--truth", "{0}/truth.npy", "--ensemble", "{0}/e.zarr"],
     "evaluate --json": ["evaluate", "{0}/c.zarr", "--truth", "{0}/truth.npy", "--json"],
+    "describe": ["describe", "{0}/c.zarr", "--features", "{0}/labels.npy"],
+    "describe --json": ["describe", "{0}/c.zarr", "--json"],
     "stability": ["stability", "{0}/labels.npy", "--k", "3", "--all-members", "-o", "{0}/new.csv"],
     "predict": ["predict", "{0}/c.zarr", "{0}/labels.npy", "-o", "{0}/new.csv"],
     "report": ["report", "{0}/c.zarr", "--ensemble", "{0}/e.zarr", "-o", "{0}/new.html", "--title", "of {0}"],
@@ -265,6 +267,7 @@ FAILED = {
     "generate": (2, ["generate", "{0}/none.npy", "{0}/new.zarr", "--k", "3"]),
     "info": (2, ["info", "{0}/none.zarr"]),
     "evaluate": (2, ["evaluate", "{0}/c.zarr", "--truth", "{0}/none.npy"]),
+    "describe": (2, ["describe", "{0}/c.zarr", "--features", "{0}/none.npy"]),
     "predict": (2, ["predict", "{0}/c.zarr", "{0}/none.npy", "-o", "{0}/new.csv"]),
     "report": (2, ["report", "{0}/none.zarr", "-o", "{0}/new.html"]),
     "report --png": (2, ["report", "{0}/c.zarr", "-o", "{0}/folder"]),
@@ -327,7 +330,7 @@ def test_canary__every_command_is_tried():
 
 
 def test_canary__a_bug_of_ours_is_masked_too(place, monkeypatch):
-    def broken(path, **_):
+    def broken(path, *_, **__):
         raise KeyError(path)
 
     monkeypatch.setattr("cehm_dask.pipeline.inputs.as_features", broken)

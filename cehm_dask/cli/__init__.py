@@ -14,7 +14,19 @@ from typing import Any
 import click
 
 from cehm_dask import __version__
-from cehm_dask.cli import cluster, compare, consensus, data, evaluate, report, reproduce, run, stability, verify
+from cehm_dask.cli import (
+    cluster,
+    compare,
+    consensus,
+    data,
+    describe,
+    evaluate,
+    report,
+    reproduce,
+    run,
+    stability,
+    verify,
+)
 from cehm_dask.cli.explain import Commands, JsonLines, TextLines
 
 
@@ -73,6 +85,7 @@ for _command in (
     report.report,
     reproduce.reproduce,
     compare.compare,
+    describe.describe,
     evaluate.evaluate,
     evaluate.predict,
     stability.stability,

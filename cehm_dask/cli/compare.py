@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.status import Status
 
 from cehm_dask.cli.explain import Terminal, explained
-from cehm_dask.errors import ExistsError, InputError
+from cehm_dask.errors import ExistsError, InputError, NotFoundError
 from cehm_dask.masking import masked
 from cehm_dask.progress import Progress
 
@@ -70,7 +70,6 @@ def compare(
       cehm compare pool.npz --ensembles 10 --methods cehm,usenc,lwgp
     """
     from cehm_dask.data.files import write_whole
-    from cehm_dask.data.labels import as_labels
     from cehm_dask.paper import compare as comparing
     from cehm_dask.paper import comparison
     from cehm_dask.paper.figures import figure_of
@@ -105,7 +104,7 @@ def compare(
             else:
                 features, own = _features(source)
                 urls = comparing.draw_ensembles(features, n_clusters, ensembles, seed, drawn)
-        first = as_labels(urls[0])
+        first = _base_labels(urls[0], hint=ensembles is None)
         classes = _classes(truth, own, first)
         names = comparing.chosen([name.strip() for name in methods.split(",") if name.strip()], first.n_samples)
         lines = comparing.compare(
@@ -177,6 +176,19 @@ def _checked(source: str, pool: Any, n_clusters: int | None, ensembles: int | No
             raise InputError(f"pool_members={pool_members}, but {source} is no pool: leave --pool-members out")
         pool.check(pool_members)
     return n_clusters
+
+
+def _base_labels(url: str, *, hint: bool) -> Any:
+    """The base labels; features given without --ensembles are refused as labels, so the hint is about that."""
+    from cehm_dask.data.labels import as_labels
+
+    try:
+        return as_labels(url)
+    except InputError as error:
+        if not hint or isinstance(error, NotFoundError):
+            raise
+        said = f"{error}. If {url} holds features, say how many ensembles to draw: --ensembles 30"
+        raise type(error)(said) from error
 
 
 def _features(source: str) -> tuple[Any, Any]:

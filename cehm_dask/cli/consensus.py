@@ -1,5 +1,6 @@
 """``cehm consensus``: base labels in, one clustering out."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ RESTARTS = "Medoid starts. auto: more starts are more candidates; other variants
     "--k", "n_clusters", type=Clusters(), required=True, help="Clusters wanted: 10, or 5,8, or 2..15, or auto."
 )
 @click.option("-o", "--output", help="Where the result goes: .zarr (can be resumed), .npy, .csv or .parquet.")
-@click.option("--id", "row_id", help="Column of a .csv or .parquet file that names the rows; kept in the output.")
+@click.option("--id", "row_id", help="Column of a table that names the rows; kept in the output.")
 @click.option("--keys", multiple=True, help="Columns of obs of an AnnData: a name, or a pattern such as 'leiden_*'.")
 @click.option(
     "--variant",
@@ -66,9 +67,9 @@ def consensus(
 ) -> None:
     """Consensus of base labels: one row per sample, one column per member.
 
-    LABELS is a .npy, .csv or .parquet file, or an ensemble.zarr (path or URL), which is read block by block and may
-    be larger than memory; or an AnnData (.h5ad, or its .zarr), of which only columns of obs are read: name them with
-    --keys. An interrupted run with a .zarr output resumes: give the same command.
+    LABELS is a .npy file, a table (.csv, .tsv, .parquet, .feather, .arrow), or an ensemble.zarr (path or URL), which is
+    read block by block and may be larger than memory; or an AnnData (.h5ad, or its .zarr), of which only columns of obs
+    are read: name them with --keys. An interrupted run with a .zarr output resumes: give the same command.
 
     \b
     Examples:
@@ -80,10 +81,10 @@ def consensus(
     """
     # Not the estimator: scikit-learn and what it loads would take 150 MiB of the memory that the run may take.
     from cehm_dask.cli.display import Rounds, Stopwatch, summary
-    from cehm_dask.clusters.connect import connect
     from cehm_dask.clusters.current import client_of
     from cehm_dask.data.arrays import is_store
     from cehm_dask.data.labels import as_labels
+    from cehm_dask.data.tables import SUFFIXES
     from cehm_dask.doors.observations import by_size, is_annotated, read_observations
     from cehm_dask.job import Where, find_consensus, seed_of
     from cehm_dask.method.params import Params
@@ -94,8 +95,8 @@ def consensus(
         raise InputError(
             f"--keys {keys[0]}: {labels} is no AnnData; give a .h5ad file, or the .zarr store of an AnnData"
         )
-    if row_id is not None and not labels.endswith((".csv", ".parquet")):
-        raise InputError(f"--id {row_id}: {labels} has no columns with names; only .csv and .parquet files have")
+    if row_id is not None and not labels.endswith(SUFFIXES):
+        raise InputError(f"--id {row_id}: {labels} has no columns with names; only {', '.join(SUFFIXES)} files have")
     stored = output is not None and is_store(output)
     if output is not None and not stored:
         export.check_path(Path(output), overwrite=overwrite)
@@ -103,7 +104,7 @@ def consensus(
     auto = isinstance(n_clusters, str)
     ks = [2] if isinstance(n_clusters, str) else n_clusters if isinstance(n_clusters, list) else [n_clusters]
     checked = Params(ks[0], **params)
-    with connect(cluster) as started, client_of(started) as client, Rounds(console, quiet=quiet) as progress:
+    with _started(cluster) as started, client_of(started) as client, Rounds(console, quiet=quiet) as progress:
         if started is not None and not quiet:
             console.print(f"dashboard: {client.dashboard_link}", highlight=False)
         given: Any = labels if cells is None else cells.frame
@@ -119,5 +120,16 @@ def consensus(
         export.write(Path(output), outcome.labels, outcome.margin, outcome.confidence, ids, memory=memory)
     if not quiet:
         summary(Terminal(), outcome, watch.seconds)
-        if output is not None:
+        if output is None:
+            console.print("nothing was kept: name an output with -o to have the labels", highlight=False)
+        else:
             console.print(f"written: {escape(output)}", highlight=False, soft_wrap=True)
+
+
+def _started(cluster: str | None) -> AbstractContextManager[Any]:
+    """A client of the cluster that is named; None for threads, for which nothing of clusters is loaded."""
+    if cluster is None:
+        return nullcontext()
+    from cehm_dask.clusters.connect import connect
+
+    return connect(cluster)

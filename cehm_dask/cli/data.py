@@ -6,33 +6,47 @@ import click
 
 from cehm_dask.cli.explain import Count, Terminal, explained
 
-ROW_ID = "Column of a .csv or .parquet file that names the rows; left out."
+ROW_ID = "Column of a table that names the rows; left out."
 
 
 @click.command("import")
-@click.argument("labels")
+@click.argument("labels", nargs=-1, required=True)
 @click.argument("ensemble")
-@click.option("--id", "row_id", help=ROW_ID)
+@click.option("--id", "row_id", help="Column of a table that names the rows; rows of several files are matched by it.")
+@click.option(
+    "--label", help="Column of labels, of several files with one member each.  [default: the one beside the id]"
+)
 @click.option("--overwrite", is_flag=True, help="Replace an existing ensemble.")
 @click.option("--quiet", is_flag=True, help="No progress, no summary.")
 @explained
-def import_(labels: str, ensemble: str, row_id: str | None, overwrite: bool, quiet: bool) -> None:
+def import_(
+    labels: tuple[str, ...], ensemble: str, row_id: str | None, label: str | None, overwrite: bool, quiet: bool
+) -> None:
     """Write base labels to an ensemble.zarr, block by block.
 
-    LABELS is a .npy, .csv or .parquet file, a folder of .parquet files, or a Zarr array; one row per sample, one
-    column per member, -1 (or empty, in tables) where a label is missing. ENSEMBLE is a path or URL that ends in .zarr.
+    LABELS is a .npy file, a table (.csv, .tsv, .parquet, .feather, .arrow), a folder of .parquet files or a Zarr array;
+    one row per sample, one column per member, -1 (or empty, in tables) where a label is missing. Several tables, or one
+    with --label, hold one member each: rows are matched by --id, and a row that a file lacks is a missing label; all of
+    them are held in memory. ENSEMBLE is a path or URL that ends in .zarr.
 
     \b
     Examples:
       cehm import labels.parquet ensemble.zarr
       cehm import labels.npy s3://bucket/ensemble.zarr
+      cehm import runs/*.csv --id CellID --label cluster ensemble.zarr
     """
     from cehm_dask.cli.display import Rows
+    from cehm_dask.data.alignment import joined_files
     from cehm_dask.data.ingest import ingest
 
+    several = len(labels) > 1 or label is not None
     with Rows(Terminal(stderr=True), quiet=quiet) as rows:
-        left_out = [] if row_id is None else [row_id]
-        ingest(labels, ensemble, overwrite=overwrite, leave_out=left_out, progress=rows)
+        if several:
+            source = f"{len(labels)} files, {labels[0]} and on"
+            ingest(joined_files(labels, row_id, label), ensemble, overwrite=overwrite, source=source, progress=rows)
+        else:
+            left_out = [] if row_id is None else [row_id]
+            ingest(labels[0], ensemble, overwrite=overwrite, leave_out=left_out, progress=rows)
     if not quiet:
         _print_info(ensemble)
 
@@ -50,7 +64,20 @@ def import_(labels: str, ensemble: str, row_id: str | None, overwrite: bool, qui
     show_default=True,
     help="kmeans, minibatch, mixture, birch or dask-ml; repeat it to mix.",
 )
-@click.option("--scale", default="standard", show_default=True, help="none, standard, minmax or robust.")
+@click.option("--columns", multiple=True, help="Column of a table that is a feature; repeat it.  [default: all are]")
+@click.option("--drop", multiple=True, help="Column of a table that is no feature; repeat it.")
+@click.option(
+    "--categories",
+    help="Text and categories: one-hot (a column of 0 and 1 per value), ordinal (ranks) or drop.  [default: one-hot, "
+    "with a warning]",
+)
+@click.option("--dates", help="Dates: days (since 1970) or drop.  [default: refused]")
+@click.option(
+    "--scale",
+    default="standard",
+    show_default=True,
+    help="none, standard, minmax, robust; or log, quantile, rank, for columns with heavy tails.",
+)
 @click.option("--k-min", type=int, help="Fewest clusters of a member.  [default: k]")
 @click.option("--k-max", type=int, help="Most clusters of a member.  [default: max(min(√n, 50), 1.5 k)]")
 @click.option("--fit-rows", type=Count(), help="Rows that members are fitted on.  [default: all, at most 32768]")
@@ -58,7 +85,7 @@ def import_(labels: str, ensemble: str, row_id: str | None, overwrite: bool, qui
 @click.option("--subspace", type=float, help="Share of the features that each member sees.")
 @click.option("--projection", type=int, help="Dimensions of a random projection that each member sees.")
 @click.option("--bootstrap", is_flag=True, help="Fit members on rows drawn with repetition.")
-@click.option("--impute", help="'mean': replace missing and infinite values by the mean of their column.")
+@click.option("--impute", help="Replace missing and infinite values by mean, median or most_frequent value.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--memory", help="Memory the run may take in all, such as 2GiB.  [default: a share of what is free]")
 @click.option("--cluster", help="A file of cluster_configs/ or a scheduler's address.  [default: threads]")
@@ -71,6 +98,10 @@ def generate(
     ensemble: str,
     n_clusters: int,
     row_id: str | None,
+    columns: tuple[str, ...],
+    drop: tuple[str, ...],
+    categories: str | None,
+    dates: str | None,
     members: int,
     base: tuple[str, ...],
     k_min: int | None,
@@ -89,22 +120,24 @@ def generate(
 ) -> None:
     """Make an ensemble of base clusterings from features, block by block.
 
-    FEATURES is a .npy, .csv or .parquet file or a Zarr array, one row per sample. An interrupted generation
-    resumes where it stopped: give the same command.
+    FEATURES is a .npy file, a table (.csv, .tsv, .parquet, .feather, .arrow) or a Zarr array, one row per sample. An
+    interrupted generation resumes where it stopped: give the same command.
 
     \b
     Examples:
       cehm generate features.npy ensemble.zarr --k 10
       cehm generate features.parquet ensemble.zarr --k 10 --base kmeans --base mixture --subspace 0.5
+      cehm generate customers.csv ensemble.zarr --k 6 --id customer --drop note --dates days --impute median
     """
     from cehm_dask.cli.display import Rows
     from cehm_dask.clusters.connect import connect
     from cehm_dask.data.features import as_features
+    from cehm_dask.data.preparation import Preparation
     from cehm_dask.members.fit import MemberPlan, k_range, plan_members
     from cehm_dask.members.generate import FULL_FIT_ROWS, plan_appended
     from cehm_dask.members.generate import generate as make
 
-    rows = as_features(features, leave_out=[] if row_id is None else [row_id])
+    rows = as_features(features, Preparation.of(columns or None, drop, row_id, categories, dates))
     low, high = k_range(n_clusters, rows.n_samples)
     low, high = k_min or low, k_max or max(high, k_min or 0)
 

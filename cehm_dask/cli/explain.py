@@ -20,6 +20,7 @@ from rich.text import Text
 
 from cehm_dask.errors import BUG, INTERRUPTED, ReaderGoneError, exit_code_of, sentence_of
 from cehm_dask.masking import MaskedStream, look_away, masked, masked_json, masked_streams, remember_credentials
+from cehm_dask.wording import speaking
 
 
 class Terminal(Console):
@@ -101,7 +102,7 @@ def explained(command: Callable[..., None]) -> Callable[..., None]:
         def show(message: Warning | str, *_: Any, **__: Any) -> None:
             say(logging.WARNING, "yellow", str(message))
 
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), speaking("command"):
             warnings.showwarning = show
             try:
                 command(*args, **kwargs)

@@ -8,7 +8,7 @@ import numpy as np
 
 from cehm_dask.cli.explain import Terminal, echo_masked, echo_values, explained
 
-STEPS = ("ensemble", "consensus", "evaluate", "export", "report")
+STEPS = ("ensemble", "consensus", "profile", "evaluate", "export", "report")
 """Those of ``pipeline.run``, which is slow to import."""
 
 
@@ -32,7 +32,7 @@ def run(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Run a recipe: base clusterings, consensus, scores, report, in one run directory.
+    """Run a recipe: base clusterings, consensus, profiles, scores, report, in one run directory.
 
     Steps that are done and unchanged are skipped, interrupted ones resume, and from the first change on all are
     recomputed. A run directory has one writer at a time.

@@ -134,7 +134,7 @@ def told_when_lost(client: Any) -> Iterator[None]:
     except KilledWorker as error:
         raise ClusterError(
             f"a task lost its worker {error.allowed_failures + 1} times ({error.last_worker.address}), most likely "
-            "because memory ran out: give workers more, or lower --memory; the same command resumes from here"
+            "because memory ran out: give workers more, or allow the run less; the same command resumes from here"
         ) from error
     except Exception as error:
         # Without a scheduler, other calls fail too, in ways that do not say why: KeyError('workers'), AttributeError.

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from cehm_dask.clusters.connect import connect
 from cehm_dask.errors import ClusterError, InputTypeError
 from cehm_dask.machine import kept_awake
 
@@ -44,6 +43,8 @@ def _found(given: Any) -> Iterator[Any]:
     elif given is False:
         yield None
     elif isinstance(given, str | os.PathLike):
+        from cehm_dask.clusters.connect import connect
+
         with connect(os.fspath(given)) as client:
             yield client
     elif not hasattr(given, "scheduler_info") or given.asynchronous:

@@ -1,4 +1,4 @@
-"""Columns that carry the names of their rows, put side by side by those names.
+"""Columns that carry the names of their rows, put side by side by those names: series, or files of one member each.
 
 Below the labels: a list or dict of pandas series is one table whose rows are all that any of them names. Members that
 were made on other samples, or on the same in another order, are matched, never put side by side by position.
@@ -8,7 +8,10 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
+from cehm_dask.data.cells import trimmed
+from cehm_dask.data.tables import SUFFIXES, Csv, open_table
 from cehm_dask.errors import InputError
+from cehm_dask.wording import option
 
 
 def joined(columns: Sequence[Any] | Mapping[Any, Any]) -> Any:
@@ -36,6 +39,60 @@ def joined(columns: Sequence[Any] | Mapping[Any, Any]) -> Any:
             )
     rows = reduce(lambda known, more: known.union(more, sort=False), (one.index for one in series))
     return pd.DataFrame({name: _spread(one, rows) for name, one in zip(names, series, strict=True)}, index=rows)
+
+
+def joined_files(paths: Sequence[str], row_id: str | None, label: str | None) -> Any:
+    """One member per file, its rows matched by their ids, as a data frame; all files are held in memory.
+
+    ``label`` is the column of labels; None: the one beside the ids. A member is called as its file, without the ending.
+    """
+    if row_id is None:
+        raise InputError(
+            f"{len(paths)} files: rows are matched by name, so say which column names them ({option('id', 'NAME')})"
+        )
+    names = [_stem(path) for path in paths]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"more than one file is called {twice[0]}: members are called as their files; rename one")
+    return joined({name: _series(path, row_id, label) for name, path in zip(names, paths, strict=True)})
+
+
+def _stem(path: str) -> str:
+    name = path.rstrip("/").rpartition("/")[2]
+    return next((name.removesuffix(suffix) for suffix in SUFFIXES if name.endswith(suffix)), name)
+
+
+def _series(path: str, row_id: str, label: str | None) -> Any:
+    import pandas as pd
+    import pyarrow as pa
+
+    table = open_table(path, "base labels")
+    table.require(row_id)
+    others = [name for name in table.names if name != row_id]
+    if label is None and len(others) != 1:
+        raise InputError(
+            f"{path}: which of the columns {', '.join(others)} holds the labels? name it ({option('label', 'NAME')})"
+        )
+    column = others[0] if label is None else label
+    table.require(column)
+    found = pa.Table.from_batches(table.batches([row_id, column]))
+    ids, labels = found.column(row_id), found.column(column)
+    if isinstance(table, Csv):
+        labels = _read_as(trimmed(labels))
+    return pd.Series(labels.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get), name=_stem(path)).set_axis(
+        ids.to_pandas()
+    )
+
+
+def _read_as(cells: Any) -> Any:
+    """Labels that are numbers in all rows as numbers, else as text."""
+    import pyarrow as pa
+
+    for kind in (pa.int64(), pa.float64()):
+        try:
+            return cells.cast(kind)
+        except pa.ArrowInvalid:
+            continue
+    return cells
 
 
 def _spread(series: Any, rows: Any) -> Any:

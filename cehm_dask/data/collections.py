@@ -5,7 +5,7 @@ are known, by those (:func:`recode`). Only what :func:`found_in` returns travels
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,14 +24,33 @@ def is_collection(given: Any) -> bool:
 
 
 class Collection(NamedTuple):
-    """A dask collection as a list of row blocks."""
+    """A dask collection as row blocks."""
 
-    blocks: list[Any]
-    """Delayed, in row order."""
+    given: Any
     names: tuple[str, ...]
     """Of the members."""
     edges: tuple[int, ...] | None
     """First row of every block and the end; None where sizes are not known before they are computed."""
+    n_blocks: int
+
+    def each(self, work: Callable[..., Any], *args: Any) -> list[Any]:
+        """``work(block, number, *args)`` of every block, delayed.
+
+        The scheduler meets the blocks of an array under names of ours only: their own names would come back with
+        other contents when results are computed later, as Dask fuses tasks anew with what needs them.
+        """
+        from dask import delayed
+
+        shared = [delayed(arg, pure=True, traverse=False) for arg in args]
+        if hasattr(self.given, "columns"):
+            return [delayed(work, pure=True)(block, i, *shared) for i, block in enumerate(self.given.to_delayed())]
+        meta = np.empty(0, object)
+        whole = self.given.map_blocks(_numbered, work, *shared, drop_axis=1, meta=meta, token=f"cehm-{work.__name__}")
+        return list(whole.to_delayed().ravel().tolist())
+
+
+def _numbered(block: Any, work: Callable[..., Any], *args: Any, block_id: tuple[int, ...]) -> Any:
+    return work(block, block_id[0], *args)
 
 
 def collection_of(given: Any) -> Collection:
@@ -40,7 +59,7 @@ def collection_of(given: Any) -> Collection:
         names = tuple(map(str, given.columns))
         if not names:
             raise InputError("n_members=0: the data frame has no columns; give one column of labels per member")
-        return Collection(given.to_delayed(), names, None)
+        return Collection(given, names, None, given.npartitions)
     if given.ndim != 2:
         raise InputError(f"base labels have {given.ndim} dimensions: expected two, n_samples × n_members")
     n_members = given.shape[1]
@@ -50,10 +69,8 @@ def collection_of(given: Any) -> Collection:
         raise InputError("n_members=0: base labels need at least one column")
     read_number_block(np.empty((0, 0), given.dtype))  # refuses a type that cannot hold labels
     rows = given.chunks[0]
-    if given.numblocks[1] > 1:
-        given = given.rechunk({1: -1})
     edges = None if np.isnan(rows).any() else tuple(np.cumsum([0, *rows]).tolist())
-    return Collection(given.to_delayed().ravel().tolist(), tuple(map(str, range(n_members))), edges)
+    return Collection(given, tuple(map(str, range(n_members))), edges, len(rows))
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,9 +84,9 @@ class Encoded:
     """Largest code and one, by member."""
 
 
-def encode_block(block: Any, names: Sequence[str], number: int, first_row: int | None) -> Encoded:
+def encode_block(block: Any, number: int, names: Sequence[str], edges: Sequence[int] | None) -> Encoded:
     """Check and encode one block; errors name it, and rows by their number in the collection where that is known."""
-    start = first_row or 0
+    start = 0 if edges is None else edges[number]
     try:
         if hasattr(block, "columns"):
             return _ranked(columns_of(block), names, start)
@@ -79,7 +96,7 @@ def encode_block(block: Any, names: Sequence[str], number: int, first_row: int |
         rows = range(start, start + len(block))
         return _whole(whole_numbers(read_number_block(block), names, rows), names, rows)
     except CehmError as error:
-        counted = "" if first_row is not None else " (rows counted from its first)"
+        counted = "" if edges is not None else " (rows counted from its first)"
         raise type(error)(f"block {number} of the collection{counted}: {error}") from None
 
 

@@ -37,6 +37,7 @@ from cehm_dask.data.files import absolute, entries, is_url, read_whole, remove, 
 from cehm_dask.data.replacement import Writing, begun, beside, drop_begun, switch
 from cehm_dask.data.seals import seal_of, sealed, unsealed
 from cehm_dask.errors import InputError, StoreError
+from cehm_dask.wording import option
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +144,7 @@ class ConsensusStore:
     def _check_same(self, found: Facts) -> None:
         """Refuse to resume a run that is finished, or was another one."""
         if found.get("complete"):
-            raise StoreError(f"output {self.url} is finished: choose another name, or pass --overwrite")
+            raise StoreError(f"output {self.url} is finished: choose another name, or pass {option('overwrite')}")
         require(self.url, found, {"identity": dict, "n_silent": int, FILES: dict})
         there = found["identity"]
         differing = [
@@ -156,7 +157,7 @@ class ConsensusStore:
         if differing:
             raise StoreError(
                 f"output {self.url} holds an unfinished run with other settings: {', '.join(differing)}; "
-                "use the same settings to resume, another name, or --overwrite to start again"
+                f"use the same settings to resume, another name, or {option('overwrite')} to start again"
             )
 
     def save_table(self, name: str, table: NDArray[Any]) -> None:

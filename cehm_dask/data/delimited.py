@@ -7,9 +7,13 @@ The separator is the comma, the semicolon, the tab or the bar, whichever the lin
 """
 
 import csv
+import gzip
 import io
 import re
+import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import fsspec
 
@@ -42,7 +46,7 @@ DEFAULT_NAMES = 4
 _BEGINNINGS = {
     b"\xff\xfe": "UTF-16 text: save it as UTF-8",
     b"\xfe\xff": "UTF-16 text: save it as UTF-8",
-    b"\x1f\x8b": "compressed with gzip: decompress it first",
+    b"\x1f\x8b": "compressed with gzip: give it a name that ends in .csv.gz",
     b"PK\x03\x04": "a spreadsheet or a zip archive: save it as .csv",
     b"PAR1": "a Parquet file: give it a name that ends in .parquet",
 }
@@ -83,7 +87,9 @@ class Records:
     def _blocks(self) -> Iterator[tuple[bytes, bytes]]:
         """Whole records; with the first ones, the line of names before them."""
         filesystem, place = fsspec.core.url_to_fs(self.path)
-        with filesystem.open(place, "rb") as file:
+        if filesystem.isdir(place):
+            raise InputError(f"{self.path} is a folder: name a file in it, or a folder of .parquet files")
+        with self._unpacked(filesystem, place) as file:
             held = file.read(max(BLOCK_BYTES, 4))
             if not held:
                 raise InputError(f"{self.path} is empty (0 bytes): expected a line of names and a row per sample")
@@ -109,6 +115,18 @@ class Records:
                 if end or not pending:
                     yield header, held[:end]
                     header, held = b"", held[end:]
+
+    @contextmanager
+    def _unpacked(self, filesystem: Any, place: str) -> Iterator[Any]:
+        packed = "gzip" if self.path.endswith(".gz") else None
+        try:
+            with filesystem.open(place, "rb", compression=packed) as file:
+                yield file
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise InputError(
+                f"{self.path}: not compressed with gzip, or damaged ({error}): compress it again, or give it a name "
+                "without .gz"
+            ) from error
 
     def _longer(self, held: bytes, more: bytes) -> bytes:
         if len(held) > LONGEST_RECORD:

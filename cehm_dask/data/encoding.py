@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from cehm_dask.data.columns import below_minus_one, columns_of, encode_column, no_label, read_number_block
 from cehm_dask.data.delimited import BOOLEANS, MISSING, NUMBER
-from cehm_dask.data.tables import Csv, Parquet, open_table
+from cehm_dask.data.tables import Csv, TypedTable, id_option, open_table
 from cehm_dask.errors import InputError, InputTypeError
 from cehm_dask.progress import NO_PROGRESS, Progress
 
@@ -40,7 +40,7 @@ class Stream:
     names: tuple[str, ...]
     blocks: Callable[[], Iterator[Columns]]
     source: str
-    table: Csv | Parquet | None = None
+    table: Csv | TypedTable | None = None
     """The file, if the columns are those of one."""
 
 
@@ -319,7 +319,7 @@ def _refuse_ids(stream: Stream, values: Sequence[NDArray[Any]], n_samples: int) 
         if by_values or (_CALLED_ID.search(name) and share > 0.5):
             raise InputError(
                 f"{stream.source}: column {name!r} has {len(known)} different values in {n_samples} rows, so it names "
-                f"the rows and is no member: leave it out (--id {name}; id: in a recipe)"
+                f"the rows and is no member: leave it out{id_option(name, 'member')}"
                 + ("" if by_values else ", or rename it if it is one")
             )
 

@@ -36,6 +36,7 @@ from cehm_dask.data.replacement import Writing, begun, beside, drop_begun, switc
 from cehm_dask.data.seals import digest_of, seal_of
 from cehm_dask.errors import InputError, StoreError
 from cehm_dask.masking import masked
+from cehm_dask.wording import option
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +158,7 @@ def _refuse_existing(url: str, identity: str | None) -> None:
     found = read_facts(url)
     if found["complete"] or found.get("identity") not in (None, identity):
         state = "" if found["complete"] else ", half-written"
-        raise StoreError(f"store {url} exists{state}: choose another name, or pass --overwrite")
+        raise StoreError(f"store {url} exists{state}: choose another name, or pass {option('overwrite')}")
 
 
 def create_ensemble(

@@ -5,13 +5,14 @@ blocks of a fixed number of rows counted from row 0. Rows stay where they are: a
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cehm_dask.data.preparation import Encoding, Preparation, arrow_of, texts_of
 from cehm_dask.errors import InputError, InputTypeError
 
 
@@ -25,12 +26,15 @@ class FeatureBlocks(NamedTuple):
     """Of every block; None where they are not known before they are computed."""
     dtype: np.dtype[Any]
     source: str
+    encoding: Encoding | None = None
+    """How the columns of a data frame became numbers."""
 
 
-def feature_blocks_of(given: Any) -> FeatureBlocks:
-    """The row blocks of a dask array (n_samples × n_features) or data frame of numbers."""
+def feature_blocks_of(given: Any, prepare: Preparation) -> FeatureBlocks:
+    """The row blocks of a dask array (n_samples × n_features) or data frame."""
     if hasattr(given, "columns"):
-        return _blocks_of_frame(given)
+        return _blocks_of_frame(given, prepare)
+    prepare.refuse_nameless("a dask array")
     if given.ndim != 2:
         raise InputError(f"features have shape {given.shape}: expected two dimensions, n_samples × n_features")
     if np.dtype(given.dtype).kind not in "iufb":
@@ -47,20 +51,63 @@ def feature_blocks_of(given: Any) -> FeatureBlocks:
     return FeatureBlocks(given.to_delayed().ravel().tolist(), names, known, np.dtype(given.dtype), "a dask array")
 
 
-def _blocks_of_frame(frame: Any) -> FeatureBlocks:
+def _blocks_of_frame(frame: Any, prepare: Preparation) -> FeatureBlocks:
     from dask import delayed
     from pandas.api.types import is_numeric_dtype
 
-    names = tuple(map(str, frame.columns))
+    source, names = "a dask data frame", tuple(map(str, frame.columns))
     if not names:
         raise InputError("features have no columns: at least one is needed")
+    kept = prepare.kept(names, (), source, guess=False) if len(set(names)) == len(names) else list(names)
+    if kept != list(names):
+        frame = frame[[frame.columns[names.index(name)] for name in kept]]
     kinds = list(frame.dtypes)
-    if wrong := [name for name, kind in zip(names, kinds, strict=True) if not is_numeric_dtype(kind)]:
-        raise InputTypeError(f"columns {', '.join(wrong)} are not numbers: leave them out, or encode them")
+    numbers = all(map(is_numeric_dtype, kinds))
+    encoding = prepare.fitted or (Encoding.of_numbers(kept) if numbers else _encoding(frame, kept, prepare, source))
+    if not (numbers and encoding.plain):
+        read = kept if prepare.fitted else list(encoding.sources)
+        blocks = [delayed(_encoded, pure=True)(part, read, encoding) for part in frame.to_delayed()]
+        return FeatureBlocks(blocks, encoding.names, None, np.dtype(np.float64), source, encoding)
     plain = all(isinstance(kind, np.dtype) for kind in kinds)
     dtype = np.result_type(*kinds) if plain else np.dtype(np.float64)
     blocks = [delayed(_numbers, pure=True)(part, dtype) for part in frame.to_delayed()]
-    return FeatureBlocks(blocks, names, None, dtype, "a dask data frame")
+    return FeatureBlocks(blocks, encoding.names, None, dtype, source, encoding)
+
+
+def _encoding(frame: Any, names: list[str], prepare: Preparation, source: str) -> Encoding:
+    """How columns become numbers; values of categories are found where the rows lie."""
+    import dask
+    import pyarrow as pa
+
+    schema = arrow_of(frame._meta).schema
+    if any(kind == np.dtype(object) for kind in frame.dtypes):  # texts, dates, …: only rows tell
+        schema = dask.delayed(_schema, pure=True)(frame.to_delayed()[0]).compute()
+    kinds = {name: schema.field(j).type for j, name in enumerate(names)}
+    kinds = {name: pa.string() if kind == pa.null() else kind for name, kind in kinds.items()}
+
+    def batches(own: list[str]) -> list[list[Any]]:
+        found = dask.compute(*(dask.delayed(_values_in, pure=True)(part, own) for part in frame.to_delayed()))
+        return list(found)
+
+    # The columns are chosen; what is left to say is how they are read.
+    return replace(prepare, columns=tuple(names), drop=(), id=None).encoding(kinds, batches, source)
+
+
+def _schema(part: Any) -> Any:
+    return arrow_of(part).schema
+
+
+def _values_in(part: Any, names: list[str]) -> list[Any]:
+    """The values of some columns in a partition, each once: Arrow arrays."""
+    import pyarrow.compute as pc
+
+    table = arrow_of(part)
+    return [pc.unique(texts_of(table.column(name))) for name in names]
+
+
+def _encoded(part: Any, names: list[str], encoding: Encoding) -> NDArray[np.float64]:
+    table = arrow_of(part)
+    return np.asarray(encoding.numbers([table.column(name) for name in names]), np.float64)
 
 
 def _numbers(part: Any, dtype: np.dtype[Any]) -> NDArray[Any]:

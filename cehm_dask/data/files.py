@@ -129,7 +129,19 @@ def write_whole(url: str, content: bytes, *, new: bool = False) -> None:
             file.write(content)
         return
     # A put to an object store is atomic, and with "create" fails where another one came first.
-    filesystem.pipe_file(path, content, mode="create" if new else "overwrite")
+    try:
+        filesystem.pipe_file(path, content, mode="create" if new else "overwrite")
+    except Exception:
+        # The answer may be lost where the put was not. A caller told to try again would then find a finished store.
+        if new or not _holds(filesystem, path, content):
+            raise
+
+
+def _holds(filesystem: Any, path: str, content: bytes) -> bool:
+    try:
+        return bytes(filesystem.cat_file(path)) == content
+    except Exception:
+        return False
 
 
 def upload(file: Path, url: str) -> None:

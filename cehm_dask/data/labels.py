@@ -34,7 +34,7 @@ from cehm_dask.data.mapped import mapped_rows
 from cehm_dask.data.names import places_of
 from cehm_dask.data.shape import Shape
 from cehm_dask.data.sources import ArraySource, ChunkSource, Codes, Source
-from cehm_dask.data.tables import Parquet, is_table
+from cehm_dask.data.tables import TypedTable, is_table
 from cehm_dask.errors import BudgetError, InputError, NotFoundError
 from cehm_dask.machine import Machine, format_bytes, this_machine
 
@@ -208,7 +208,7 @@ def _from_npy(array: NDArray[Any], path: str, machine: Machine) -> Labels:
 
 def _from_stream(stream: Stream, machine: Machine) -> Labels:
     """Codes of a file, in two passes over it; only they are held whole."""
-    if isinstance(stream.table, Parquet):
+    if isinstance(stream.table, TypedTable):
         _refuse_large(stream.source, stream.table.n_rows, len(stream.names), 1, machine)
     found = survey(stream)
     _refuse_large(stream.source, found.n_samples, len(found.widths), found.dtype.itemsize, machine)

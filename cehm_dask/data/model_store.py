@@ -23,6 +23,7 @@ from cehm_dask.data.files import is_url
 from cehm_dask.data.replacement import Writing, beside, drop_begun, switch
 from cehm_dask.data.seals import seal_of
 from cehm_dask.errors import StoreError
+from cehm_dask.wording import option
 
 PREDICTION_CHUNK_ROWS = 1 << 18
 
@@ -31,7 +32,7 @@ def check_new(url: str, kind: str, *, overwrite: bool) -> None:
     """Refuse a place where a store of this kind may not go."""
     refuse_foreign(url, kind)
     if kind_of(url) is not None and not overwrite:
-        raise StoreError(f"{kind} {url} exists: choose another name, or allow it to be replaced (--overwrite)")
+        raise StoreError(f"{kind} {url} exists: choose another name, or replace it ({option('overwrite')})")
 
 
 @contextmanager

@@ -36,11 +36,11 @@ def places_of(given: Sequence[str], fitted: Sequence[str], what: str) -> list[in
         return None
     if missing := [name for name in fitted if name not in set(given)]:
         raise InputError(
-            f"X lacks {what}s that were fitted: {_listed(missing)}; it has {_listed(given)}: add them, or fit again "
+            f"X lacks {what}s that were fitted: {listed(missing)}; it has {listed(given)}: add them, or fit again "
             "without them"
         )
     if extra := [name for name in given if name not in set(fitted)]:
-        warnings.warn(f"{what}s that were not fitted are ignored: {_listed(extra)}", NameWarning, stacklevel=2)
+        warnings.warn(f"{what}s that were not fitted are ignored: {listed(extra)}", NameWarning, stacklevel=2)
     place = {name: at for at, name in enumerate(given)}
     return [place[name] for name in fitted]
 
@@ -49,6 +49,7 @@ MOST_NAMED = 10
 """Names in one message."""
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Names in one message; of many, the first."""
     more = len(names) - MOST_NAMED
     return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask.data.delimited import BOOLEANS, MISSING, NUMBER
+from cehm_dask.data.delimited import BOOLEANS, NUMBER
 from cehm_dask.errors import InputTypeError
+from cehm_dask.wording import option
 
 
 class NumberColumn:
@@ -21,11 +22,9 @@ class NumberColumn:
         """None: no cell so far had a value."""
 
     def read(self, cells: Any, first_row: int) -> NDArray[np.float64]:
+        """Cells without spaces around them, null where there is no value, as numbers."""
         import pyarrow as pa
-        import pyarrow.compute as pc
 
-        cells = pc.utf8_trim_whitespace(cells)
-        cells = pc.if_else(pc.is_in(cells, pa.array(sorted(MISSING))), pa.scalar(None, pa.string()), cells)
         if cells.null_count == len(cells):
             return np.full(len(cells), np.nan)
         try:
@@ -45,7 +44,12 @@ class NumberColumn:
         return values
 
     def _refused(self, text: str, row: int) -> InputTypeError:
-        return InputTypeError(
-            f"{self.path}: column {self.name!r} holds {text} at row {row}: features are numbers, with a decimal point; "
-            "leave the column out, or encode it"
-        )
+        return not_numbers(self.path, self.name, text, row)
+
+
+def not_numbers(path: str, name: str, text: str, row: int) -> InputTypeError:
+    """What is said of a cell that stands among numbers and is none."""
+    return InputTypeError(
+        f"{path}: column {name!r} holds {text} at row {row}: features are numbers, with a decimal point; correct it, "
+        f"leave the column out ({option('drop', [name])}), or make all of it text, which is read as categories"
+    )

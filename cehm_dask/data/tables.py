@@ -1,8 +1,8 @@
-"""Tables in .csv and .parquet files → blocks of columns. The one reader of both.
+"""Tables in files, .csv, .tsv, .parquet, .feather and .arrow, and in memory → blocks of columns. The one reader of all.
 
 Base labels, features, known classes and row ids all come through here, so that every command sees the same rows and
 columns of a file. One block at a time is in memory. Names given twice, no names at all and lines of unequal length are
-refused. The cells of a .csv file stay text; what they mean is for the modules above.
+refused. The cells of a .csv or .tsv file stay text; what they mean is for the modules above.
 """
 
 import json
@@ -18,8 +18,11 @@ import numpy as np
 from cehm_dask.data.delimited import Records
 from cehm_dask.data.files import exists
 from cehm_dask.errors import InputError, InputTypeError, NotFoundError
+from cehm_dask.wording import option, spoken
 
-SUFFIXES = (".csv", ".parquet")
+TEXT_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+ARROW_SUFFIXES = (".feather", ".arrow")
+SUFFIXES = (*TEXT_SUFFIXES, ".parquet", *ARROW_SUFFIXES)
 
 BLOCK_BYTES = 1 << 20
 """Of a .parquet file, decoded, in one go."""
@@ -44,16 +47,29 @@ class Table:
 
     def without(self, leave_out: Sequence[str], what: str) -> list[str]:
         """The columns but some, which must be there; one that names the rows by its name must be among those."""
-        for name in leave_out:
-            self.require(name)
-        kept = [name for name in self.names if name not in leave_out]
-        for name in kept:
-            if _ROW_NAMES.fullmatch(name):
-                raise InputError(
-                    f"{self.path}: column {name!r} names the rows and is no {what}: leave it out (--id {name!r}; "
-                    "id: in a recipe), or rename it if it is one"
-                )
-        return kept
+        return columns_without(self.path, self.names, self.index, leave_out, what)
+
+
+def columns_without(
+    source: str, names: Sequence[str], index: Sequence[str], leave_out: Sequence[str], what: str
+) -> list[str]:
+    """The names of a table but some, which must be there; ``what`` a column is, in errors."""
+    for name in leave_out:
+        if name not in names and name not in index:
+            raise InputError(f"{source}: no column {name!r}; there are {', '.join([*names, *index])}")
+    kept = [name for name in names if name not in leave_out]
+    for name in kept:
+        if _ROW_NAMES.fullmatch(name):
+            raise InputError(
+                f"{source}: column {name!r} names the rows and is no {what}: leave it out{id_option(name, what)}, or "
+                "rename it if it is one"
+            )
+    return kept
+
+
+def id_option(name: str, what: str) -> str:
+    """How to say that a column names the rows; base labels in Python are columns of a frame, without such a word."""
+    return f" ({option('id', name)})" if what == "feature" or spoken() != "python" else ""
 
 
 _ROW_NAMES = re.compile(
@@ -62,7 +78,7 @@ _ROW_NAMES = re.compile(
 
 
 class Csv(Table):
-    """A .csv file; all cells are text."""
+    """A .csv or .tsv file, compressed with gzip or not; all cells are text."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -117,7 +133,105 @@ class Csv(Table):
         )
 
 
-class Parquet(Table):
+class TypedTable(Table):
+    """A table whose columns have types, read from the start or by rows."""
+
+    schema: Any
+    n_rows: int
+
+    def rows(self, start: int, stop: int, columns: Sequence[str]) -> Any:
+        """Rows start to stop of some columns, as an Arrow table; safe to call from many threads."""
+        raise NotImplementedError
+
+    def refuse_types(self, columns: Sequence[str], accepted: Callable[[Any], bool], expected: str) -> None:
+        """An error if a column has another type than accepted."""
+        for name in columns:
+            kind = self.schema.field(name).type
+            if not accepted(kind):
+                raise InputTypeError(
+                    f"{self.path}: column {name!r} holds {kind}: {expected}; leave it out, or encode it"
+                )
+
+    def _name_columns(self) -> None:
+        """Columns by name, without those that are the index of a pandas frame, which names its rows."""
+        _refuse_names(self.path, self.schema.names)
+        note = (self.schema.metadata or {}).get(b"pandas", b"{}")
+        try:
+            noted = json.loads(note).get("index_columns", [])
+            self.index = [name for name in noted if isinstance(name, str)]
+        except (ValueError, AttributeError, TypeError) as error:
+            raise InputError(f"{self.path}: the pandas metadata in it is damaged ({error}): create it again") from error
+        self.names = [name for name in self.schema.names if name not in self.index]
+
+
+class ArrowTable(TypedTable):
+    """A table in memory."""
+
+    def __init__(self, source: str, table: Any) -> None:
+        self.path, self._table = source, table
+        self.schema, self.n_rows = table.schema, table.num_rows
+        self._name_columns()
+
+    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        rows = max(1, BLOCK_BYTES // (8 * max(1, len(columns))))
+        for batch in self._table.select(list(columns)).to_batches(rows):
+            yield batch.replace_schema_metadata(None)
+
+    def rows(self, start: int, stop: int, columns: Sequence[str]) -> Any:
+        return self._table.select(list(columns)).slice(start, stop - start).replace_schema_metadata(None)
+
+
+class ArrowFile(TypedTable):
+    """A .feather or .arrow file, one of its record batches in memory at a time."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        with self._opened([0]) as reader:  # of one column, the others need not be decompressed
+            rows = [reader.get_batch(number).num_rows for number in range(reader.num_record_batches)]
+        with self._opened(None) as reader:
+            self.schema = reader.schema
+        self._edges = np.cumsum([0, *rows])
+        self.n_rows = int(self._edges[-1])
+        self._name_columns()
+
+    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        for number in range(len(self._edges) - 1):
+            yield from self._batch(number, columns).to_batches()
+
+    def rows(self, start: int, stop: int, columns: Sequence[str]) -> Any:
+        import pyarrow as pa
+
+        first, last = (int(at) for at in np.searchsorted(self._edges, [start, stop - 1], side="right") - 1)
+        parts = [self._batch(number, columns) for number in range(first, last + 1)]
+        return pa.concat_tables(parts).slice(start - int(self._edges[first]), stop - start)
+
+    def _batch(self, number: int, columns: Sequence[str]) -> Any:
+        import pyarrow as pa
+
+        # A reader of its own: one is not safe to share between threads.
+        with self._opened(sorted(self.schema.get_field_index(name) for name in columns)) as reader:
+            found = pa.Table.from_batches([reader.get_batch(number)])
+            return found.select(list(columns)).replace_schema_metadata(None)
+
+    @contextmanager
+    def _opened(self, fields: list[int] | None) -> Iterator[Any]:
+        import pyarrow as pa
+        import pyarrow.ipc
+
+        filesystem, place = fsspec.core.url_to_fs(self.path)
+        try:
+            with pa.memory_map(place) if "file" in filesystem.protocol else filesystem.open(place, "rb") as file:
+                yield pyarrow.ipc.open_file(file, options=pyarrow.ipc.IpcReadOptions(included_fields=fields))
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            raise InputError(
+                f"{self.path}: no Arrow file, or a damaged one ({error}): create it again (pandas: to_feather; a "
+                "stream of Arrow, or version 1 of Feather, is another format)"
+            ) from error
+
+
+class Parquet(TypedTable):
     """A .parquet file, or the files of a folder in the order of their names; read from the start or by rows."""
 
     def __init__(self, path: str) -> None:
@@ -147,22 +261,8 @@ class Parquet(Table):
                     self._groups.append((file, group))
                     rows.append(reader.metadata.row_group(group).num_rows)
         self._edges = np.cumsum(rows)
-        _refuse_names(path, self.schema.names)
-        self.index = self._index()
-        self.names = [name for name in self.schema.names if name not in self.index]
-
-    def _index(self) -> list[str]:
-        """Columns that are the index of a pandas frame, which names its rows and is no column."""
-        note = (self.schema.metadata or {}).get(b"pandas", b"{}")
-        try:
-            noted = json.loads(note).get("index_columns", [])
-            return [name for name in noted if isinstance(name, str)]
-        except (ValueError, AttributeError, TypeError) as error:
-            raise InputError(f"{self.path}: the pandas metadata in it is damaged ({error}): create it again") from error
-
-    @property
-    def n_rows(self) -> int:
-        return int(self._edges[-1])
+        self.n_rows = int(self._edges[-1])
+        self._name_columns()
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         # Without the notes of other programs, which Arrow would trust: types and names say all.
@@ -173,7 +273,6 @@ class Parquet(Table):
                     yield batch.replace_schema_metadata(None)
 
     def rows(self, start: int, stop: int, columns: Sequence[str]) -> Any:
-        """Rows start to stop of some columns, as an Arrow table; safe to call from many threads."""
         first, last = (int(at) for at in np.searchsorted(self._edges, [start, stop - 1], side="right") - 1)
         parts = []
         for file, group in self._groups[first : last + 1]:
@@ -186,15 +285,6 @@ class Parquet(Table):
         return pa.concat_tables(parts, promote_options="permissive").slice(
             start - int(self._edges[first]), stop - start
         )
-
-    def refuse_types(self, columns: Sequence[str], accepted: Callable[[Any], bool], expected: str) -> None:
-        """An error if a column has another type than accepted."""
-        for name in columns:
-            kind = self.schema.field(name).type
-            if not accepted(kind):
-                raise InputTypeError(
-                    f"{self.path}: column {name!r} holds {kind}: {expected}; leave it out, or encode it"
-                )
 
     @contextmanager
     def _opened(self, file: str) -> Iterator[Any]:
@@ -219,11 +309,13 @@ def is_table(path: str) -> bool:
     return bool(filesystem.isdir(place))
 
 
-def open_table(path: str, what: str = "table") -> Csv | Parquet:
-    """A .csv or .parquet file, or a folder of .parquet files, its names checked."""
+def open_table(path: str, what: str = "table") -> Csv | TypedTable:
+    """A file of one of SUFFIXES, or a folder of .parquet files, its names checked."""
     if not exists(path):
         raise NotFoundError(f"{what} {path}: no such file or folder")
-    return Csv(path) if path.endswith(".csv") else Parquet(path)
+    if path.endswith(TEXT_SUFFIXES):
+        return Csv(path)
+    return ArrowFile(path) if path.endswith(ARROW_SUFFIXES) else Parquet(path)
 
 
 def _refuse_names(path: str, names: Sequence[str]) -> None:

@@ -52,7 +52,23 @@ DASK_SPAN_WORK = 3 << 30
 """Bytes of labels times columns of weights below which a span is not split for a cluster: 0.15 s of work."""
 
 CODE_BYTES = 128 << 20
-"""Compiled kernels and libraries that a process loads when it starts to work."""
+"""Compiled kernels and libraries that a process loads when it starts to work, if nothing better is known."""
+
+WRITTEN_BYTES = 48
+"""A row of a chunk of the result while it is written: label, margin and confidence, as found and as encoded."""
+
+FAN_IN = 8
+"""Tables that are added up at a time."""
+
+TABLE_BYTES = 8
+"""For every two hyperedges compared: the table of intersections that is kept."""
+
+START_BYTES = 22
+"""Beside it, while starts are found: intersections of the rows that compete (4) and two tables that a start is made of;
+20 and what is done a few rows at a time."""
+
+DIRECT_BYTES = 24
+"""Beside these, where more than a tenth of the eigenvectors are wanted, which a direct solver finds in copies."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +136,7 @@ def make_budget(
     diffuses: bool = True,
     start_rows: int | None = None,
     block_rows: int | None = None,
+    code_bytes: int = CODE_BYTES,
 ) -> Budget:
     """Settle blocks and spans for problems with the given numbers of clusters, and what may stay in memory.
 
@@ -142,6 +159,8 @@ def make_budget(
         Rows of a sample that this process takes through all stages before the others.
     block_rows : int, optional
         Rows a kernel sees.
+    code_bytes : int
+        Of code that a process has yet to load.
     """
     if block_rows is None:
         block_rows = min(
@@ -155,14 +174,24 @@ def make_budget(
     read_rows = shape.read_rows or 0
     edges = _span_edges(shape, workers, threads, block_rows, columns)
     share = rows_of_a_process(edges, workers)
+    label_blocks = 2 * threads * read_rows * shape.row_bytes
+    margins = 3 * threads * block_rows * state
+    written = 0 if returned else WRITTEN_BYTES * threads * min(shape.align_rows, shape.n_samples)
     terms = {
         "this process": taken,
-        "code to be loaded": CODE_BYTES,
-        "intersections": intersection_bytes(shape.compared_slots(max(clusters)), threads),
+        "code to be loaded": code_bytes,
+        "intersections": intersection_bytes(
+            shape.compared_slots(max(clusters)),
+            threads,
+            spans=len(edges) - 1,
+            n_clusters=max(clusters),
+            not_counting=margins + written,
+            not_starting=label_blocks + margins + written,
+        ),
         # W of this round and the last; a thread lays them out anew and counts the change of C
         "weights and counts": 8 * shape.n_slots * columns * (4 + 3 * threads),
-        "label blocks": 2 * threads * read_rows * shape.row_bytes,
-        "margins of blocks": 3 * threads * block_rows * state,
+        "label blocks": label_blocks,
+        "margins of blocks": margins,
         # workers keep a part each, and the coordinator looks at the margins of all
         "sample of rows": sample_rows * (shape.row_bytes + 5 * 8),
         "samples near a cut": ceil(band_rows * share / shape.n_samples)
@@ -170,7 +199,8 @@ def make_budget(
         * len(clusters),
         # as gathered, put together and picked out; row numbers
         "rows of the start": on_start * (3 * shape.row_bytes + 3 * 8 + state),
-        "result": (2 + 8 + 8 + 8) * shape.n_samples if returned else 0,
+        # labels as computed and as handed out, margins, confidences, and what they are made from
+        "result": (2 + 8 + 8 + 8 + 8) * shape.n_samples if returned else written,
         "kept assignments": 0,
         "kept labels": 0,
     }
@@ -214,9 +244,18 @@ def _foresight(shape: Shape) -> tuple[int, int]:
     return rows, min(shape.n_samples, ceil(BAND_ROOM * share * shape.n_samples))
 
 
-def intersection_bytes(slots: int, threads: int) -> int:
-    """Of tables of every two slots: a count per thread, a few to be added, their sum, and what starts are found in."""
-    return (4 * (threads + 8) + 40) * slots**2
+def intersection_bytes(
+    slots: int, threads: int, *, spans: int, n_clusters: int, not_counting: int = 0, not_starting: int = 0
+) -> int:
+    """Of tables of every two slots: those being counted and their sum, or those that starts are found in.
+
+    Both are gone when the rounds begin. Bytes that other terms have for later, but that are not taken while
+    intersections are counted or starts are found, serve these tables too.
+    """
+    counting = 4 * min(spans, threads + FAN_IN) + 8 + TABLE_BYTES
+    starting = TABLE_BYTES + START_BYTES + (DIRECT_BYTES if 10 * n_clusters >= slots else 0)
+    needed = (TABLE_BYTES * slots**2, counting * slots**2 - not_counting, starting * slots**2 - not_starting)
+    return max(needed)
 
 
 def generation_terms(

@@ -64,7 +64,7 @@ def labels_of_collection(given: Any, client: Any, machine: Machine, scratch: str
     """
     collection = collection_of(given)
     n_rows = None if collection.edges is None else collection.edges[-1]
-    if n_rows == 0 or not collection.blocks:
+    if n_rows == 0 or not collection.n_blocks:
         raise InputError("n_samples=0: base labels need at least one row")
     room = (machine.workers or 1) * max(0, machine.allowed - machine.taken)
     members = len(collection.names)
@@ -99,11 +99,7 @@ def _scratch_folder(scratch: str | None) -> Iterator[str]:
 
 def _encoded(collection: Collection) -> list[Any]:
     """Delayed blocks by their own labels."""
-    from dask import delayed
-
-    encode = delayed(encode_block, pure=True)
-    first = collection.edges or [None] * len(collection.blocks)
-    return [encode(block, collection.names, i, first[i]) for i, block in enumerate(collection.blocks)]
+    return collection.each(encode_block, collection.names, collection.edges)
 
 
 def _found(collection: Collection, client: Any, machine: Machine) -> list[Found]:

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from cehm_dask.data.sources import ChunkSource, Codes
+from cehm_dask.engine.budget import FAN_IN
 from cehm_dask.engine.cache import CACHES
 from cehm_dask.engine.span import Span
-from cehm_dask.engine.task import FAN_IN, Sweep, T, computing_on, do
+from cehm_dask.engine.task import Sweep, T, computing_on, do
 from cehm_dask.errors import CehmError, ClusterError
 from cehm_dask.machine import await_worker
 

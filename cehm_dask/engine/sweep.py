@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -63,7 +63,9 @@ class Engine:
     def __post_init__(self) -> None:
         token = uuid.uuid4().hex
         edges = self.budget.span_edges
-        self.spans = [Span(self.labels, self.budget, token, i, a, b) for i, (a, b) in enumerate(pairwise(edges))]
+        # A span travels with its budget: with the edges of all, messages would grow with the square of their number.
+        own = replace(self.budget, span_edges=())
+        self.spans = [Span(self.labels, own, token, i, a, b) for i, (a, b) in enumerate(pairwise(edges))]
         self._workers: Workers = Threads(self.budget.threads) if self.client is None else DaskWorkers(self.client)
 
     def sweep(self, name: str, work: Callable[..., T], combine: Combine[T], *args: Any, reads: bool = True) -> T:

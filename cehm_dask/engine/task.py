@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
+from cehm_dask.engine.budget import FAN_IN
 from cehm_dask.engine.span import Span
 
 T = TypeVar("T")
 Combine = Callable[[Sequence[T]], T]
 Done = Callable[[int], None]
 """Called with the number of rows of a span when it is done."""
-
-FAN_IN = 8
-"""Tables that are added up at a time."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,9 +16,10 @@ import numpy as np
 from cehm_dask.data.collections import is_collection
 from cehm_dask.data.ensemble_store import Ensemble
 from cehm_dask.data.feature_blocks import Chunks, as_given, feature_blocks_of, fixed_blocks
-from cehm_dask.data.features import BLOCK_ROWS, Features, as_features
+from cehm_dask.data.features import AS_IS, BLOCK_ROWS, Features, as_features
 from cehm_dask.data.labels import Labels, as_labels
 from cehm_dask.data.names import places_of
+from cehm_dask.data.preparation import Encoding, Preparation
 from cehm_dask.data.sources import ArraySource, ChunkSource, Codes
 from cehm_dask.engine.collection import COPIES, Held
 from cehm_dask.engine.task import Workers, computing_on
@@ -33,17 +34,17 @@ HELD = 2
 """Times the bytes of the features that must be free for them to be held: as chunks, and as the blocks cut from them."""
 
 
-def features_on(X: Any, client: Any, machine: Machine) -> Features:
+def features_on(X: Any, client: Any, machine: Machine, prepare: Preparation = AS_IS) -> Features:
     """Features in any form; blocks of a dask collection are computed once, and held, if they fit in memory.
 
     Otherwise they are computed again in every pass over them, some at a time.
     """
     if not is_collection(X):
-        return as_features(X)
+        return as_features(X, prepare)
     import dask
 
     with computing_on(client, machine.threads):
-        features = as_features(X)
+        features = as_features(X, prepare)
         size = 8 * features.n_samples * features.n_features
         if features.chunks is None or HELD * size > _room(machine):
             log.info("features take %s: they are computed again in every pass", format_bytes(size))
@@ -157,15 +158,14 @@ def _array(parts: Sequence[Any], rows: Sequence[float], labeller: Labeller) -> A
     return da.concatenate([da.from_delayed(part, (n, shape[0]), shape[1]) for part, n in zip(parts, rows, strict=True)])
 
 
-def label_lazily(X: Any, labeller: Labeller, names: Sequence[str]) -> Any:
+def label_lazily(X: Any, labeller: Labeller, names: Sequence[str], prepare: Preparation) -> Any:
     """Codes of a dask collection of features: a dask array with its row chunks, computed when asked for.
 
-    ``names`` are the features that were fitted.
+    ``names`` are the features that were fitted, ``prepare`` how they are read.
     """
-    if hasattr(X, "columns"):
-        places = places_of(tuple(map(str, X.columns)), names, "feature")
-        X = X if places is None else X[[X.columns[place] for place in places]]
-    given = feature_blocks_of(X)
+    if hasattr(X, "columns") and prepare.fitted is None:
+        prepare = prepare.again(Encoding.of_numbers(names))
+    given = feature_blocks_of(X, prepare)
     places_of(given.names, names, "feature")  # refuses another number of columns
     if given.rows is not None and not all(isinstance(member, Linear) for member in labeller.members):
         # Members with a predict of their own may see other bits in other blocks.

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask.data.features import Scaling
+from cehm_dask.data.scaling import Scaling
 from cehm_dask.data.sources import Codes
 from cehm_dask.data.transformer import Transformed
 from cehm_dask.engine.task import Workers

@@ -21,8 +21,9 @@ from cehm_dask.clusters.current import client_of
 from cehm_dask.data.attributes import read_facts
 from cehm_dask.data.ensemble_store import Ensemble, open_ensemble
 from cehm_dask.data.ensemble_writer import EnsembleWriter, create_ensemble, shape_of_chunks, sole_writer
-from cehm_dask.data.features import BLOCK_ROWS, Features, Scaling, draw_rows, fit_scaling
+from cehm_dask.data.features import BLOCK_ROWS, Features
 from cehm_dask.data.files import read_whole, remove, write_whole
+from cehm_dask.data.scaling import SCALES, Scaling, draw_rows, fit_scaling
 from cehm_dask.data.sources import Codes
 from cehm_dask.data.transformer import Transformed, refuse_transformer
 from cehm_dask.engine.budget import threads_for_generation
@@ -46,6 +47,7 @@ from cehm_dask.members.kmeans import through
 from cehm_dask.members.whole import BASE, fit_on_all_rows, fit_transformer
 from cehm_dask.method import distances
 from cehm_dask.progress import NO_PROGRESS, Count, Progress
+from cehm_dask.wording import option
 
 log = logging.getLogger(__name__)
 
@@ -85,9 +87,9 @@ def make_labeller(
             )
     drawn = draw_rows(features.n_samples, count, seed)
     refuse_transformer(scale)
-    named = isinstance(scale, str)
-    plain, sample = fit_scaling(features, scale if named else "none", workers, impute=impute, rows=drawn)
-    scaling = plain if named else fit_transformer(scale, features, plain, sample, workers)
+    linear_scale = isinstance(scale, str) and scale in SCALES
+    plain, sample = fit_scaling(features, scale if linear_scale else "none", workers, impute=impute, rows=drawn)
+    scaling = plain if linear_scale else fit_transformer(scale, features, plain, sample, workers)
     fitted = _fit_all(plans, features, scaling, scaling.apply(sample, names=features.names), workers, progress)
     members = tuple(member for member, _ in fitted)
     if full_lloyd:
@@ -97,7 +99,7 @@ def make_labeller(
         {
             **plan.facts(),
             "fit_rows": features.n_samples if plan.base == BASE or (full_lloyd and plan.base in LLOYD) else count,
-            "scale": scale if named else repr(scale),
+            "scale": scale if isinstance(scale, str) else repr(scale),
             **made,
         }
         for plan, (_, made) in zip(plans, fitted, strict=True)
@@ -260,7 +262,8 @@ def generate(
         sizes = [np.sum(parts, axis=0) for parts in zip(*(own for _, own in done), strict=True)]
         if features.stamp() != stamp:
             raise ReplacedError(
-                f"features {features.source} changed while members were made of them: run again with --overwrite"
+                f"features {features.source} changed while members were made of them: run again with "
+                f"{option('overwrite')}"
             )
         fingerprint = writer.finish([digest for digest, _ in done], sizes)
     if append and _note(url).get("identity") == identity:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask.data.features import Features, Scaling
-from cehm_dask.data.transformer import Transformed
+from cehm_dask.data.features import Features
+from cehm_dask.data.scaling import Scaling
+from cehm_dask.data.transformer import Transformed, curve
 from cehm_dask.engine.task import Workers
 from cehm_dask.errors import InputError
 from cehm_dask.members.fit import Member, MemberPlan, linear, numerics, view_of
@@ -101,8 +102,17 @@ def _kmeans(plan: MemberPlan, features: Features, scaling: Scaling | Transformed
 
 def fit_transformer(
     given: Any, features: Features, plain: Scaling, sample: NDArray[Any], workers: Workers
-) -> Transformed:
-    """A copy of the user's transformer, fitted: dask-ml's on all rows of a dask collection, others on the sample."""
+) -> Scaling | Transformed:
+    """A copy of the user's transformer, fitted: dask-ml's on all rows of a dask collection, others on the sample.
+
+    A named one is fitted on the columns that are no 0 and 1 of a category.
+    """
+    if isinstance(given, str):
+        passed = np.flatnonzero(features.indicators[plain.columns])
+        seen = np.delete(plain.filled(sample, names=features.names), passed, axis=1)
+        if not seen.shape[1]:
+            return plain
+        return Transformed.of(curve(given, len(seen)).fit(seen), plain, sample, passed)
     model = copy.deepcopy(given)
     if features.chunks is not None and any(kind.__module__.startswith("dask_ml") for kind in type(given).__mro__):
         with workers.computing():

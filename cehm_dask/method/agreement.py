@@ -67,7 +67,10 @@ def _sums(table: Scores, groups: NDArray[np.intp], axis: int) -> Scores:
 
 def _x_log_x(counts: Scores) -> Scores:
     """x·log x of whole numbers, 0 at 0; twice as fast as scipy's, which cannot rely on them."""
-    return np.asarray(counts * np.log(np.maximum(counts, 1.0)))
+    terms = np.maximum(counts, 1.0)
+    np.log(terms, out=terms)
+    terms *= counts
+    return terms
 
 
 def nmi(table: Table) -> float:

@@ -84,6 +84,7 @@ def consensus(
     tally, trail, competing, sample = _intersections(engine, problems_of, compared, seed, store)
     n_silent = tally.n_silent
     hyperedges = hyperedges_of(labels, tally.table, n_silent, members=compared, sizes=tally.sizes)
+    del tally  # its table is as large as any that starts are found in
     if auto:
         recommended = recommend(hyperedges.judged, [params.n_clusters for params in all_problems])
         problems_of = [params for params in all_problems if params.n_clusters == recommended.n_clusters]

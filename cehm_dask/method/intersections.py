@@ -21,6 +21,7 @@ from cehm_dask.engine.span import Span
 from cehm_dask.engine.sweep import Engine
 from cehm_dask.errors import StoreError
 from cehm_dask.method import counting, kernels
+from cehm_dask.wording import option
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +32,7 @@ class Hyperedges:
     """Slot of each hyperedge."""
     members: NDArray[np.intp]
     """Member each hyperedge belongs to."""
-    intersections: NDArray[np.int64]
+    intersections: NDArray[np.signedinteger[Any]]
     """Of every two hyperedges, or of every two of those ``compared``."""
     n_slots: int
     n_members: int
@@ -54,13 +55,18 @@ class Hyperedges:
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        return self.intersections.diagonal() if self.counted is None else self.counted
+        if self.counted is not None:
+            return self.counted
+        return self.intersections.diagonal().astype(np.int64, copy=False)
 
-    @cached_property
+    @property
     def judged(self) -> "Hyperedges":
         """The hyperedges that are compared with one another, as an ensemble of their own; all, in most cases."""
-        if self.compared is None:
-            return self
+        # Kept with itself, it would be freed late: whenever the next cycle is looked for.
+        return self if self.compared is None else self._compared
+
+    @cached_property
+    def _compared(self) -> "Hyperedges":
         kept, members = np.unique(self.members[self.compared], return_inverse=True)
         shape = (self.n_slots, len(kept), self.n_samples, self.n_silent)
         return Hyperedges(self.slots[self.compared], members, self.intersections, *shape)
@@ -169,9 +175,43 @@ def tally_of(engine: Engine, rows: NDArray[np.int64], members: NDArray[np.intp] 
     Rows and members are given in ascending order.
     """
     tally: Tally = engine.sweep("intersections", _count, _add, rows, members)
-    table = (tally.table + tally.table.T).astype(np.int64, copy=False)  # one span alone counts in int32
-    np.fill_diagonal(table, tally.table.diagonal())
+    table = tally.table.astype(np.int64, copy=False)  # one span alone counts in int32
+    mirror(table)
     return replace(tally, table=table)
+
+
+MIRRORED = 1 << 7
+"""Rows of a table that are mirrored at a time: the whole of it would be copied otherwise."""
+
+
+def mirror(table: NDArray[Any]) -> None:
+    """Copy what is above the diagonal below it, in place.
+
+    >>> table = np.array([[1, 2], [0, 3]])
+    >>> mirror(table)
+    >>> table.tolist()
+    [[1, 2], [2, 3]]
+    """
+    for first in range(0, len(table), MIRRORED):
+        last = first + MIRRORED
+        corner = table[first:last, first:last]
+        corner[:] = np.triu(corner) + np.triu(corner, 1).T
+        table[last:, first:last] = table[first:last, last:].T
+
+
+def part_of(table: NDArray[Any], places: NDArray[np.intp]) -> NDArray[Any]:
+    """The rows and columns of a table at some ascending places, moved to its beginning: the table is used up.
+
+    >>> part_of(np.arange(9).reshape(3, 3), np.array([0, 2])).tolist()
+    [[0, 2], [6, 8]]
+    """
+    size = len(places)
+    if size == len(table):
+        return table
+    flat = table.reshape(-1)
+    for row, place in enumerate(places.tolist()):  # no row is written to before it was read
+        flat[row * size : (row + 1) * size] = table[place, places]
+    return flat[: size * size].reshape(size, size)
 
 
 def check_table(
@@ -191,7 +231,7 @@ def check_table(
     if table.shape != (slots, slots) or table.dtype.kind != "i":
         raise StoreError(
             f"intersections have shape {table.shape} and dtype {table.dtype}, expected {slots} × {slots}; "
-            "start again with --overwrite"
+            f"start again with {option('overwrite')}"
         )
     wrong = table.min() < 0 or table.max() > n or not _of_members(table.diagonal(), own, n) or (table != table.T).any()
     if members is not None:
@@ -199,9 +239,11 @@ def check_table(
         wrong |= sizes.shape != (labels.n_slots,) or not _of_members(sizes, labels, n)
         wrong = wrong or (sizes[slots_of(labels, members)] != table.diagonal()).any()
     if wrong:
-        raise StoreError(f"intersections are not those of {n} samples: start again with --overwrite")
+        raise StoreError(f"intersections are not those of {n} samples: start again with {option('overwrite')}")
     if not 0 <= n_silent <= n:
-        raise StoreError(f"intersections: {n_silent} of {n} samples without a label; start again with --overwrite")
+        raise StoreError(
+            f"intersections: {n_silent} of {n} samples have no label; start again with {option('overwrite')}"
+        )
     if isinstance(labels.source, Ensemble):
         counted = np.delete(table.diagonal() if sizes is None else sizes, labels.offsets.astype(np.intp))
         if differ := int(np.count_nonzero(counted != labels.source.sizes)):
@@ -223,7 +265,7 @@ def slots_of(labels: Labels, members: NDArray[np.intp]) -> NDArray[np.intp]:
 
 def hyperedges_of(
     labels: Labels,
-    table: NDArray[np.int64],
+    table: NDArray[np.signedinteger[Any]],
     n_silent: int,
     n_samples: int | None = None,
     *,

@@ -2,12 +2,33 @@
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numba
 from numba.core.compiler_lock import global_compiler_lock
 
 log = logging.getLogger(__name__)
+
+LOADED_BYTES = 64 << 20
+"""That a consensus adds to a process that has imported this package, where all kernels are found compiled: numba's own
+tables, LLVM, and the parts of scipy that starts need. Measured: 60 MiB, with a package that numba loads if it is
+installed (sparse, 13 MiB)."""
+
+COMPILED_BYTES = 176 << 20
+"""The same where they have to be compiled; measured: 163 MiB."""
+
+
+def code_bytes(*kernels: Any) -> int:
+    """Bytes that compiled code is going to take, by whether these kernels have been compiled before."""
+    return LOADED_BYTES if all(map(_is_kept, kernels)) else COMPILED_BYTES
+
+
+def _is_kept(kernel: Any) -> bool:
+    if numba.config.DISABLE_JIT:
+        return True
+    folder = kernel.stats.cache_path
+    return folder is not None and any(Path(folder).glob(f"*.{kernel.__name__}-*.nbi"))
 
 
 def jit(kernel: Callable[..., Any]) -> Any:

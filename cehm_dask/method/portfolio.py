@@ -1,8 +1,7 @@
 """The default answer: a few candidates on rows in memory, and the choice of one from the labels alone.
 
-Above the small tables, below the consensus. No single start and belonging is right for every ensemble, so several are
-taken to the end and compared. They compete on rows in the coordinator's memory, all of them or a seeded sample; the
-one that is kept then runs over all rows (:mod:`cehm_dask.method.consensus`), so a competition costs no sweep.
+No single start and belonging is right for every ensemble, so several are taken to the end and compared. They compete on
+rows in memory, all or a seeded sample; the one that is kept then runs over all rows: a competition costs no sweep.
 
 A candidate is a start and a belonging. Starts: the k-medoids of the paper, without their overlaps; three spectral
 partitions of the rows, which differ in how hyperedges are linked: not at all, by common neighbours, or weighted by how
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.sparse import csr_array
 from scipy.spatial.distance import squareform
 
 from cehm_dask.data.labels import Labels
@@ -29,16 +29,19 @@ from cehm_dask.machine import one_thread
 from cehm_dask.method import counting, kernels
 from cehm_dask.method.agreement import agreement, block_nmi, explained
 from cehm_dask.method.belonging import Floats, Int, evenness, tau, weights_of
-from cehm_dask.method.intersections import Hyperedges, hyperedges_of
+from cehm_dask.method.intersections import Hyperedges, hyperedges_of, mirror, part_of
 from cehm_dask.method.medoids import medoids
 from cehm_dask.method.params import COMPETING_BYTES, COMPETING_ROWS, Params
 from cehm_dask.method.points import centres_by_k_means, nearest, unit_points
 from cehm_dask.method.spectral import (
     leading_vectors,
+    leading_vectors_of_rows,
     likeness_of_walks,
-    linked,
+    link,
     local_weights,
     refined,
+    some_rows,
+    symmetrise,
     weighted_connected_triples,
 )
 from cehm_dask.method.split import Split, best_split, found_in, split_weights
@@ -148,9 +151,8 @@ class Rows:
         self.offsets = labels.offsets
         table = np.zeros((labels.n_slots, labels.n_slots), np.int32)
         counting.intersections(self.codes, self.offsets, table)
-        whole = table.astype(np.int64)
-        whole += np.triu(whole, 1).T
-        self.hyperedges: Hyperedges = hyperedges_of(labels, whole, 0, len(self.codes))
+        mirror(table)
+        self.hyperedges: Hyperedges = hyperedges_of(labels, table, 0, len(self.codes))
 
     def assign(self, weights: Floats) -> Assignment:
         """Each row to the cluster it belongs to most."""
@@ -184,8 +186,22 @@ class Rows:
         weights = np.rint(unit / row_degrees[:, 0]).astype(np.int64)
         upper = np.zeros((edges.n_slots, edges.n_slots), np.int64)
         counting.weighted_intersections(self.codes, self.offsets, weights, upper)
-        table = upper[np.ix_(edges.slots, edges.slots)] / unit
-        return np.asarray(table + np.triu(table, 1).T)
+        counts = part_of(upper, edges.slots)
+        table = counts.view(np.float64)  # in place: the caller holds some tables of this size already
+        for some in some_rows(len(table)):
+            table[some] = counts[some] / unit
+        mirror(table)
+        return table
+
+    def incidence(self) -> Floats:
+        """H: 1 where a row is in a hyperedge."""
+        edge_of = np.full(self.hyperedges.n_slots, -1)
+        edge_of[self.hyperedges.slots] = np.arange(self.hyperedges.n_hyperedges)
+        edges = edge_of[self.codes + self.offsets.astype(np.intp)]
+        found = np.zeros((len(edges), self.hyperedges.n_hyperedges))
+        rows, columns = np.nonzero(edges >= 0)
+        found[rows, edges[rows, columns]] = 1.0
+        return found
 
     def points(self, table: Floats) -> Floats:
         """Sums of a table (n_hyperedges × d) over the hyperedges of each row."""
@@ -243,14 +259,13 @@ def _spectral(rows: Rows, name: str, k: int, seed: int) -> Assignment:
     edges = rows.hyperedges
     if name == "links":
         mix = refined(edges, weighted_connected_triples)
-        similarity = linked(rows.similarity(mix.sum(axis=1)), mix, edges)
     else:
         weights = local_weights(edges) if name == "local" else np.ones(edges.n_hyperedges)
         weights /= weights.max()
-        similarity = rows.similarity(weights) * weights[:, None] * weights[None, :]
-    _, vectors, degrees = leading_vectors(similarity, k, direct=DIRECT)
+        mix = weights[:, None]
+    vectors, degrees = (_by_rows(rows, mix, k) if _fewer_rows(rows, k) else None) or _by_hyperedges(rows, mix, k)
     table = vectors / np.sqrt(np.maximum(degrees, 1e-10))[:, None]
-    points = unit_points(rows.points(mix @ table if name == "links" else weights[:, None] * table))
+    points = unit_points(rows.points(mix @ table if name == "links" else mix * table))
     rng = np.random.default_rng([seed, k, len(name)])
     some = np.arange(points.shape[1])
     if len(some) > POINTS:
@@ -259,12 +274,54 @@ def _spectral(rows: Rows, name: str, k: int, seed: int) -> Assignment:
     return (nearest(points, centres[None])[:, 0].astype(np.int64) - 1).astype(np.int16)
 
 
+FEW_VECTORS = 32
+"""Up to so many leading vectors of the hyperedges' graph are found in a second, however many hyperedges there are."""
+
+
+def _fewer_rows(rows: Rows, k: int) -> bool:
+    """Whether the graph of the rows is the cheaper one by far: with 500 rows in 3,800 hyperedges, k = 100, 50 times."""
+    n_hyperedges = rows.hyperedges.n_hyperedges
+    return k > FEW_VECTORS and n_hyperedges > MANY and 2 * len(rows.codes) <= n_hyperedges
+
+
+MANY = 2000
+"""Hyperedges from which on it is looked for."""
+
+
+def _by_hyperedges(rows: Rows, mix: Floats | csr_array, k: int) -> tuple[Floats, Floats]:
+    """Leading vectors and degrees of the hyperedges' graph; ``mix`` links hyperedges, or (one column) weights them."""
+    similarity = rows.similarity(mix.sum(axis=1))
+    if mix.shape[1] > 1:
+        link(similarity, mix, rows.hyperedges)
+    else:
+        similarity *= mix
+        similarity *= mix.T
+    _, vectors, degrees = leading_vectors(similarity, k, direct=DIRECT, overwrite=True)
+    return vectors, degrees
+
+
+def _by_rows(rows: Rows, mix: Floats | csr_array, k: int) -> tuple[Floats, Floats] | None:
+    """The same from the graph of the rows."""
+    incidence = rows.incidence()
+    if mix.shape[1] > 1:
+        for member in range(rows.hyperedges.n_members):
+            own = rows.hyperedges.of_member(member)
+            incidence[:, own] = incidence[:, own] @ mix[own, own]
+    else:
+        incidence *= mix.T
+    return leading_vectors_of_rows(incidence, 1.0 / incidence.sum(axis=1), k)
+
+
 def _walks(rows: Rows, k: int) -> Assignment:
     """Each row to the group of hyperedges that holds most of its own."""
     likeness = likeness_of_walks(rows.hyperedges, max(WALK_VECTORS, 4 * k))
-    distances = np.clip(1.0 - (likeness + likeness.T) / 2.0, 0.0, None)
+    symmetrise(likeness)
+    distances = np.subtract(1.0, likeness, out=likeness)
+    np.clip(distances, 0.0, None, out=distances)
     np.fill_diagonal(distances, 0.0)
-    groups = fcluster(linkage(squareform(distances, checks=False), "average"), k, "maxclust") - 1
+    condensed = squareform(distances, checks=False)
+    del likeness, distances  # the linkage takes a copy of its own
+    groups = fcluster(linkage(condensed, "average"), k, "maxclust") - 1
     inside = np.zeros((len(groups), k))
     inside[np.arange(len(groups)), groups] = 1.0
     return np.asarray(rows.points(inside).argmax(axis=1), np.int16)

@@ -4,11 +4,12 @@ Below the portfolio, whose spectral starts are made of these, and the rivals tha
 row: everything comes from the intersections.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh
+from scipy.sparse import block_diag, csr_array
 from scipy.sparse.linalg import ArpackError, eigsh
 from scipy.special import entr
 
@@ -32,17 +33,19 @@ THETA = 0.4
 """How fast the weight of a hyperedge falls with its uncertainty."""
 
 
-def leading_vectors(similarity: Floats, count: int, direct: int = DIRECT) -> tuple[Floats, Floats, Floats]:
+def leading_vectors(
+    similarity: Floats, count: int, direct: int = DIRECT, *, overwrite: bool = False
+) -> tuple[Floats, Floats, Floats]:
     """Of D^-½ S D^-½: the largest eigenvalues, descending, their vectors, and the degrees D.
 
-    Up to ``direct`` rows the direct solver is used, beyond it Lanczos.
+    Up to ``direct`` rows the direct solver is used, beyond it Lanczos. With ``overwrite``, the table is used up.
     """
     degrees = similarity.sum(axis=1)
     scale = 1.0 / np.sqrt(np.maximum(degrees, 1e-10))
-    normalised = similarity * scale[:, None] * scale[None, :]
+    normalised = np.multiply(similarity, scale[:, None], out=similarity if overwrite else None)
+    normalised *= scale[None, :]
     size = len(similarity)
-    normalised += normalised.T
-    normalised /= 2
+    symmetrise(normalised)
     found = _by_lanczos(normalised, count) if size > direct and count < size // 10 else None
     if found is not None:
         values, vectors = found
@@ -52,6 +55,33 @@ def leading_vectors(similarity: Floats, count: int, direct: int = DIRECT) -> tup
             values, vectors = eigh(normalised, driver="evd")
             values, vectors = values[size - count :], vectors[:, size - count :]
     return values[::-1], vectors[:, ::-1], degrees
+
+
+def leading_vectors_of_rows(edges: Floats, row_weights: Floats, count: int) -> tuple[Floats, Floats] | None:
+    """The vectors and degrees of :func:`leading_vectors` for S = Eᵀ diag(w) E, from the rows' side.
+
+    D^-½ S D^-½ = AᵀA, and AAᵀ, which is as large as there are rows, has the same eigenvalues: with u a vector of it,
+    Aᵀu / √λ is one of AᵀA. None where one of those wanted is 0 but for rounding.
+
+    Parameters
+    ----------
+    edges : (rows, hyperedges) float64
+        E; used up.
+    row_weights : (rows,) float64
+    count : int
+    """
+    degrees = edges.T @ (row_weights * edges.sum(axis=1))
+    edges *= np.sqrt(row_weights)[:, None]
+    edges /= np.sqrt(np.maximum(degrees, 1e-10))
+    size = len(edges)
+    values, vectors = eigh(edges @ edges.T, subset_by_index=[size - count, size - 1])
+    if len(values) < count or values[0] < LEAST * values[-1]:
+        return None
+    return np.asarray(edges.T @ (vectors / np.sqrt(values)))[:, ::-1], degrees
+
+
+LEAST = 1e-9
+"""Eigenvalues below this share of the largest one are taken for 0."""
 
 
 def _by_lanczos(matrix: Floats, count: int) -> tuple[Floats, Floats] | None:
@@ -92,17 +122,35 @@ ORTHOGONAL = 5
 """Iterations after which the subspace's vectors are made orthogonal again."""
 
 
+ROWS = 1 << 7
+"""Of a table that are worked on at a time, where the whole would need further tables of its size."""
+
+
+def some_rows(count: int) -> Iterator[slice]:
+    """All rows of a table, some at a time."""
+    return (slice(first, first + ROWS) for first in range(0, count, ROWS))
+
+
+def symmetrise(table: Floats) -> None:
+    """The mean of a table and its transpose, in place."""
+    for some in some_rows(len(table)):
+        mean = (table[some, some.start :] + table[some.start :, some].T) / 2
+        table[some, some.start :], table[some.start :, some] = mean, mean.T
+
+
 def jaccard(hyperedges: Hyperedges) -> Floats:
     """Jaccard similarity of every two hyperedges: samples shared, of those in either. The diagonal is 0."""
-    shared = hyperedges.intersections.astype(np.float64)
+    similarity = hyperedges.intersections.astype(np.float64)
     sizes = hyperedges.sizes.astype(np.float64)
-    similarity = shared / (sizes[:, None] + sizes[None, :] - shared)
+    for some in some_rows(len(sizes)):
+        shared = similarity[some]
+        shared /= sizes[some, None] + sizes[None, :] - shared
     np.fill_diagonal(similarity, 0.0)
     return similarity
 
 
-def refined(hyperedges: Hyperedges, similarity_of: Callable[[Floats, slice], Floats]) -> Floats:
-    """S (P × P, zero between members) such that the refined matrix is RM = B·S.
+def refined(hyperedges: Hyperedges, similarity_of: Callable[[Floats, slice], Floats]) -> csr_array:
+    """S (P × P, sparse: zero between members) such that the refined matrix is RM = B·S.
 
     ``similarity_of(w, rows)`` gives the similarity of every two clusters of one member from the table of Jaccard
     similarities. It is scaled so that the most similar two clusters of one member, over all members, get DECAY.
@@ -111,25 +159,25 @@ def refined(hyperedges: Hyperedges, similarity_of: Callable[[Floats, slice], Flo
     for member in range(hyperedges.n_members):  # clusters of one member share samples only by accident of the input
         own = hyperedges.of_member(member)
         weights[own, own] = 0.0
-    mix = np.zeros_like(weights)
-    for member in range(hyperedges.n_members):
-        own = hyperedges.of_member(member)
-        mix[own, own] = similarity_of(weights, own)
-    np.fill_diagonal(mix, 0.0)
-    mix *= DECAY / max(mix.max(), 1e-300)
-    np.fill_diagonal(mix, 1.0)
-    return mix
+    spans = [hyperedges.of_member(member) for member in range(hyperedges.n_members)]
+    blocks = [similarity_of(weights, own) for own in spans]
+    for block in blocks:
+        np.fill_diagonal(block, 0.0)
+    factor = DECAY / max(max(block.max(initial=0.0) for block in blocks), 1e-300)
+    for block in blocks:
+        block *= factor
+        np.fill_diagonal(block, 1.0)
+    return csr_array(block_diag(blocks, format="csr"))
 
 
-def linked(table: Floats, mix: Floats, hyperedges: Hyperedges) -> Floats:
-    """Sᵀ·table·S for S of :func:`refined`: block by block, as S is zero between members."""
+def link(table: Floats, mix: csr_array, hyperedges: Hyperedges) -> None:
+    """Sᵀ·table·S for S of :func:`refined`, in place: block by block, as S is zero between members."""
     spans = [own for member in range(hyperedges.n_members) if (own := hyperedges.of_member(member)).stop > own.start]
-    found = np.empty_like(table)
-    for own in spans:
-        found[own] = mix[own, own].T @ table[own]
-    for own in spans:
-        found[:, own] = found[:, own] @ mix[own, own]
-    return found
+    blocks = [mix[own, own].toarray() for own in spans]
+    for own, block in zip(spans, blocks, strict=True):
+        table[own] = block.T @ table[own]
+    for own, block in zip(spans, blocks, strict=True):
+        table[:, own] = table[:, own] @ block
 
 
 def weighted_connected_triples(weights: Floats, own: slice) -> Floats:
@@ -154,6 +202,7 @@ def likeness_of_walks(hyperedges: Hyperedges, count: int) -> Floats:
     table *= roots[:, None]
     table *= roots[None, :]
     values, vectors = iterated_vectors(table, count, WALK_ITERATIONS)
+    del table
     products = np.clip(np.outer(values, values), -1.0, 1.0 - 1e-12)
     spread = products * (1.0 - products**STEPS) / (1.0 - products)
     scaled = vectors * roots[:, None]
@@ -169,7 +218,10 @@ def local_weights(hyperedges: Hyperedges) -> Floats:
     first = np.flatnonzero(np.diff(hyperedges.members, prepend=-1))
     labelled = np.add.reduceat(hyperedges.intersections, first, axis=1)  # samples of c that a member labels
     widths = np.diff(first, append=hyperedges.n_hyperedges)
-    shares = hyperedges.intersections / np.repeat(np.maximum(labelled, 1), widths, axis=1)
-    entropies = entr(shares).sum(axis=1) / np.log(2.0)
+    entropies = np.empty(hyperedges.n_hyperedges)
+    for some in some_rows(len(entropies)):
+        shares = hyperedges.intersections[some] / np.repeat(np.maximum(labelled[some], 1), widths, axis=1)
+        entropies[some] = entr(shares).sum(axis=1)
+    entropies /= np.log(2.0)
     weights: Floats = np.exp(-entropies / (THETA * np.count_nonzero(labelled, axis=1)))
     return weights

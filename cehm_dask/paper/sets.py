@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask.data.features import FeatureWarning, as_features
+from cehm_dask.data.features import as_features
 from cehm_dask.data.files import open_npy, whole
+from cehm_dask.data.preparation import FeatureWarning
 from cehm_dask.data.sources import Codes
 from cehm_dask.engine.sweep import workers
 from cehm_dask.errors import InputError, NotFoundError

@@ -18,12 +18,13 @@ from cehm_dask.data.ensemble_writer import CHUNK_BYTES, CHUNKS_PER_SHARD, shape_
 from cehm_dask.data.features import Features, as_features
 from cehm_dask.data.ingest import open_stream
 from cehm_dask.data.shape import Shape
+from cehm_dask.data.tables import open_table
 from cehm_dask.engine.budget import CODE_BYTES, Budget, make_budget
 from cehm_dask.errors import InputError, StoreError
 from cehm_dask.machine import Machine, require_memory
 from cehm_dask.members.fit import MemberPlan, k_range, plan_members
 from cehm_dask.method.params import auto_members
-from cehm_dask.pipeline.recipe_model import Recipe
+from cehm_dask.pipeline.recipe_model import Recipe, is_table
 from cehm_dask.results import export
 from cehm_dask.results.prediction import LABEL_BYTES
 
@@ -40,9 +41,21 @@ def is_ensemble(path: str) -> bool:
 
 def left_out(recipe: Recipe) -> list[str]:
     """Columns of the input that are neither features nor members."""
-    source, truth = recipe.source, recipe.truth
-    names = [source.id, truth.column if truth and truth.path is None else None]
-    return [name for name in names if name is not None]
+    return [*_known_classes(recipe), *([] if recipe.source.id is None else [recipe.source.id])]
+
+
+def _known_classes(recipe: Recipe) -> list[str]:
+    """The column of the input that gives the truth away."""
+    truth = recipe.truth
+    return [truth.column] if truth and truth.path is None and truth.column is not None else []
+
+
+def left_out_beside(recipe: Recipe) -> list[str]:
+    """Columns that name the rows, in the table that clusters are described by."""
+    if recipe.profile is None or recipe.source.id is None or not is_table(recipe.profile):
+        return []
+    table = open_table(recipe.profile)
+    return [name for name in table.names if name == recipe.source.id]
 
 
 def members_of(recipe: Recipe, n_samples: int) -> list[MemberPlan]:
@@ -96,7 +109,7 @@ def open_features(recipe: Recipe) -> Features:
     if source is None:
         raise InputError("the recipe starts from base labels: it has no features")
     if source.path is not None:
-        return as_features(source.path, leave_out=left_out(recipe))
+        return as_features(source.path, source.preparation(_known_classes(recipe)))
     data = _bundled(source.sklearn)
     names = tuple(map(str, data.feature_names))
     return replace(as_features(data.data), names=names, source=f"scikit-learn: {source.sklearn}")

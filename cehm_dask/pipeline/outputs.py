@@ -4,15 +4,17 @@ Below the run: a step is done only while its outputs are still what it wrote, wh
 """
 
 import hashlib
+import json
 from typing import Any
 
 import fsspec
 
 from cehm_dask.data.attributes import any_facts
-from cehm_dask.data.files import exists, fingerprint
+from cehm_dask.data.files import exists, fingerprint, read_whole
 from cehm_dask.data.seals import seal_of
 from cehm_dask.data.verification import verify_store
-from cehm_dask.errors import StoreError
+from cehm_dask.errors import NotFoundError, StoreError
+from cehm_dask.profiles.profile import Profile
 from cehm_dask.progress import Count
 
 SMALL_BYTES = 64 << 20
@@ -53,6 +55,17 @@ def fault_of(url: str, record: dict[str, Any], *, thorough: bool = False, count:
     if count is not None:
         count.add(record["size"])
     return None if _digest(url) == record["digest"] else f"{url} is not what was written"
+
+
+def read_profile(url: str, state: dict[str, Any]) -> Profile:
+    """Who the clusters of a run directory are, as its step wrote it."""
+    name = "profiles.json"
+    record = state["steps"].get("profile", {}).get(OUTPUTS, {}).get(name)
+    if record is None:
+        raise NotFoundError(f"{url} has no {name}: it ended before, or is of an earlier version; run it again")
+    if fault := fault_of(f"{url}/{name}", record):
+        raise StoreError(f"{fault}: run it again")
+    return Profile.from_dict(json.loads(read_whole(f"{url}/{name}") or b"{}"))
 
 
 def _store_fault(url: str, record: dict[str, Any], thorough: bool, count: Count | None) -> str | None:

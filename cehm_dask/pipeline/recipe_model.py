@@ -11,13 +11,13 @@ from typing import Annotated, Any, Literal, cast, get_args, get_origin
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
 from cehm_dask.data.files import is_url
+from cehm_dask.data.preparation import Preparation
 from cehm_dask.data.settings import Key, dotted
+from cehm_dask.data.tables import SUFFIXES
 from cehm_dask.errors import InputError
 from cehm_dask.machine import parse_bytes
 from cehm_dask.masking import fill_in, masked_values, never_secret, without_credentials
 from cehm_dask.method.params import MAX_CLUSTERS, Params, auto_clusters, parse_clusters
-
-TABLES = (".csv", ".parquet")
 
 
 def _no_boolean(value: Any) -> Any:
@@ -45,6 +45,7 @@ def _clusters(value: Any) -> Any:
 Whole = Annotated[int, BeforeValidator(_no_boolean), Field(ge=1)]
 Seed = Annotated[int, BeforeValidator(_no_boolean), Field(ge=0, lt=2**32)]
 Share = Annotated[float, BeforeValidator(_no_boolean), Field(gt=0, le=1)]
+Names = Annotated[list[str], BeforeValidator(_listed, json_schema_input_type=str | list[str]), Field(min_length=1)]
 Base = Literal["kmeans", "minibatch", "mixture", "birch", "dask-ml"]
 Clusters = Annotated[
     list[Annotated[int, Field(ge=1, le=MAX_CLUSTERS)]] | Literal["auto"],
@@ -59,14 +60,31 @@ class Section(BaseModel):
 
 
 class FeatureSource(Section):
-    """Rows of numbers to be clustered."""
+    """Rows of numbers, categories and dates to be clustered."""
 
-    path: str | None = Field(None, description="A .npy, .csv or .parquet file, or a Zarr array (path or URL).")
+    path: str | None = Field(
+        None,
+        description="A .npy file, a table (.csv, .tsv, also .gz; .parquet, .feather, .arrow), or a Zarr array (path or "
+        "URL).",
+    )
     sklearn: Literal["digits", "iris", "wine", "breast_cancer"] | None = Field(
         None, description="A data set that comes with scikit-learn, with its classes in the column 'target'."
     )
     id: str | None = Field(None, description="Column of a table that names the rows; no feature.")
-    impute: Literal["mean"] | None = Field(None, description="What takes the place of values that are not finite.")
+    columns: Names | None = Field(None, description="Columns of a table that are features; default: all.")
+    drop: Names | None = Field(None, description="Columns of a table that are no features.")
+    categories: Literal["one-hot", "ordinal", "drop"] | None = Field(
+        None, description="How text and categories are read; default: a column of 0 and 1 per value, with a warning."
+    )
+    dates: Literal["days", "drop"] | None = Field(None, description="Dates as days since 1970, or left out.")
+    impute: Literal["mean", "median", "most_frequent"] | None = Field(
+        None, description="What takes the place of values that are missing or not finite."
+    )
+
+    def preparation(self, leave_out: Iterable[str] = ()) -> Preparation:
+        """How the columns are read; ``leave_out`` are no features either."""
+        drop = [*(self.drop or ()), *leave_out]
+        return Preparation.of(self.columns, drop, self.id, self.categories, self.dates)
 
 
 class LabelSource(Section):
@@ -148,11 +166,16 @@ class Recipe(Section):
 
     features: FeatureSource | None = None
     labels: LabelSource | None = None
-    scale: Literal["none", "standard", "minmax", "robust"] = Field("standard", description="Of the features.")
+    scale: Literal["none", "standard", "minmax", "robust", "log", "quantile", "rank"] = Field(
+        "standard", description="Of the features; the last three draw heavy tails in."
+    )
     ensemble: EnsembleSection = EnsembleSection.model_construct()
     consensus: ConsensusSection = Field(description="With 'k', the number of clusters wanted.")
     truth: Truth | None = None
     output: str = Field(min_length=1, description="Run directory (path or URL); may hold {date}, as every path may.")
+    profile: str | None = Field(
+        None, description="A table of the same rows to describe the clusters by; default: the features."
+    )
     export: Literal["parquet", "csv"] | None = Field(None, description="Also write labels with row ids to a table.")
     memory: Annotated[str | int, BeforeValidator(_memory)] | None = Field(
         None, description="What a process may take in all, such as 2GiB; default: a share of what is free."
@@ -219,8 +242,10 @@ def across(data: Mapping[str, Any]) -> list[tuple[Key, str]]:
         wrong.append((("features",), "expected one of 'path' and 'sklearn'"))
     for name in given:
         source = sections.get(name, {})
-        if source.get("id") is not None and not is_table(source.get("path")):
-            wrong.append(((name, "id"), f"only the tables {' and '.join(TABLES)} have columns with names"))
+        for key in ("id", "columns", "drop"):
+            if source.get(key) is None or is_table(source.get("path")):
+                continue
+            wrong.append(((name, key), f"only the tables {', '.join(SUFFIXES)} have columns with names"))
     for name in ("labels", "truth"):
         path = sections.get(name, {}).get("path")
         if isinstance(path, str) and is_url(path) and not path.rstrip("/").endswith(".zarr"):
@@ -249,14 +274,14 @@ def _about_truth(truth: Any, features: Any, labels: Any) -> Iterable[tuple[Key, 
         if source.get("sklearn") is not None and column != "target":
             yield ("truth", "column"), f"{column!r}: data sets of scikit-learn have their classes in 'target'"
         elif source.get("sklearn") is None and not is_table(source.get("path")):
-            yield ("truth", "column"), f"only the tables {' and '.join(TABLES)} have columns with names; give 'path'"
+            yield ("truth", "column"), f"only the tables {', '.join(SUFFIXES)} have columns with names; give 'path'"
     elif column is not None and not is_table(path):
-        yield ("truth", "column"), f"only the tables {' and '.join(TABLES)} have columns with names"
+        yield ("truth", "column"), f"only the tables {', '.join(SUFFIXES)} have columns with names"
 
 
 def is_table(path: Any) -> bool:
     """Whether a path names a file whose columns have names."""
-    return isinstance(path, str) and path.endswith(TABLES) and not is_url(path)
+    return isinstance(path, str) and path.endswith(SUFFIXES) and not is_url(path)
 
 
 def _only_date(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""A recipe → one run directory: ensemble, consensus, scores, table of labels, report.
+"""A recipe → one run directory: ensemble, consensus, profiles, scores, table of labels, report.
 
 Above the method and the stores, below the command and the schedulers, which all come through here. Each step has a
 fingerprint of all that its result depends on. What is done and unchanged is not done again, what is half done is
@@ -26,6 +26,7 @@ from cehm_dask.data.ensemble_store import open_ensemble
 from cehm_dask.data.files import absolute, fingerprint, is_url, read_whole, upload, write_whole
 from cehm_dask.data.ingest import ingest
 from cehm_dask.data.labels import as_labels
+from cehm_dask.data.transformer import warn_of_tails
 from cehm_dask.errors import InputError, StoreError
 from cehm_dask.job import Where, find_consensus, machine_of, seed_of
 from cehm_dask.machine import this_machine
@@ -36,6 +37,7 @@ from cehm_dask.pipeline.inputs import (
     budget_for,
     is_ensemble,
     left_out,
+    left_out_beside,
     members_of,
     open_features,
     open_truth,
@@ -43,18 +45,21 @@ from cehm_dask.pipeline.inputs import (
     row_ids,
     shape_of,
 )
-from cehm_dask.pipeline.outputs import record_of
+from cehm_dask.pipeline.outputs import read_profile, record_of
 from cehm_dask.pipeline.recipe_model import Recipe
 from cehm_dask.pipeline.result import Result, RunProgress
 from cehm_dask.pipeline.steps import Steps, complete
+from cehm_dask.profiles.sweep import require_profiles
 from cehm_dask.report import write_report
 from cehm_dask.report.picture import require_picture
 from cehm_dask.results import export
+from cehm_dask.results.describing import describe
 from cehm_dask.results.scoring import evaluate
+from cehm_dask.wording import speaking
 
 log = logging.getLogger(__name__)
 
-STEPS = ("ensemble", "consensus", "evaluate", "export", "report")
+STEPS = ("ensemble", "consensus", "profile", "evaluate", "export", "report")
 
 
 def run(
@@ -87,7 +92,7 @@ def run(
     directory = Directory(absolute(recipe.output).rstrip("/"))
     directory.check()
     try:
-        with directory.locked(), directory.logged(), ExitStack() as stack:
+        with speaking("recipe"), directory.locked(), directory.logged(), ExitStack() as stack:
             return _Run(recipe, directory, cluster or recipe.cluster, progress or RunProgress(), stack).go(
                 until, overwrite
             )
@@ -178,8 +183,10 @@ class _Run(Steps):
         features = open_features(recipe)
         plans = members_of(recipe, features.n_samples)
         machine = machine_of(Where(memory=recipe.memory, client=self.client))
-        # What the consensus or the report could not hold is refused before hours go into the members.
+        # What the consensus, the profiles or the report could not hold is refused before hours go into the members.
         budget_for(recipe, shape_of(features.n_samples, [plan.k + 1 for plan in plans]), machine)
+        k = max(recipe.consensus.ks(features.n_samples))
+        require_profiles(features.n_samples, features.n_features, 0, k, this_machine(recipe.memory))
         if self.until == "report":
             require_picture(features, this_machine(recipe.memory))
 
@@ -226,7 +233,7 @@ class _Run(Steps):
         def make(_resume: bool) -> None:
             auto = wanted.k == "auto"
             ks = () if wanted.k == "auto" else tuple(wanted.k)
-            find_consensus(
+            outcome = find_consensus(
                 as_labels(self.ensemble_url),
                 wanted.params(2 if auto else ks[0]),
                 seed_of(wanted.seed),
@@ -235,6 +242,8 @@ class _Run(Steps):
                 auto=auto,
                 progress=self.progress,
             )
+            if self.recipe.features is not None:
+                warn_of_tails(outcome.sizes, self.recipe.scale)
 
         self._do("consensus", [ensemble.fingerprint, wanted.model_dump()], "consensus.zarr", make, what)
 
@@ -252,6 +261,33 @@ class _Run(Steps):
             return None
         path = truth.path or self.recipe.source.path
         return [truth.column, path and fingerprint(path)]
+
+    @cached_property
+    def _described_by(self) -> Any:
+        """What clusters are described by, and all that it depends on."""
+        recipe = self.recipe
+        path = recipe.profile or (recipe.features.path if recipe.features else None)
+        named = recipe.features.sklearn if recipe.features and recipe.profile is None else None
+        return [named, path and fingerprint(path), left_out(recipe), self._ids_mark]
+
+    def _profile(self) -> None:
+        def make(_resume: bool) -> None:
+            recipe = self.recipe
+            table = recipe.profile or (open_features(recipe) if recipe.features else None)
+            found = describe(
+                self._path("consensus.zarr"),
+                table,
+                row_ids=row_ids(recipe),
+                leave_out=left_out_beside(recipe),
+                memory=recipe.memory,
+                client=self.client,
+                progress=self.progress,
+            )
+            write_whole(self._path("profiles.json"), json.dumps(found.to_dict()).encode())
+
+        by = self.recipe.profile or ("their features" if self.recipe.features else "size and confidence alone")
+        what = f"clusters described by {by}"
+        self._do("profile", [self._consensus_mark, self._described_by], "profiles.json", make, what)
 
     def _evaluate(self) -> None:
         path = self._path("scores.json")
@@ -300,7 +336,7 @@ class _Run(Steps):
         self._do("export", [self._consensus_mark, name, self._ids_mark], name, make, name)
 
     def _report(self) -> None:
-        scores = self._scores()
+        scores, profile = self._scores(), read_profile(self.directory.url, self.state)
 
         def make(_resume: bool) -> None:
             with self._file("report.html") as file:
@@ -311,9 +347,10 @@ class _Run(Steps):
                     features=open_features(self.recipe) if self.recipe.features else None,
                     row_ids=row_ids(self.recipe),
                     scores=scores or None,
+                    profile=profile,
                     memory=self.recipe.memory,
                     overwrite=True,
                 )
 
-        settings = [self._consensus_mark, scores, self._truth_mark, self._ids_mark]
+        settings = [self._consensus_mark, scores, self._truth_mark, self._ids_mark, self._described_by]
         self._do("report", settings, "report.html", make, "report.html")

@@ -131,6 +131,7 @@ class Steps:
         made = {
             "ensemble": ["ensemble.zarr"],
             "consensus": ["consensus.zarr"],
+            "profile": ["profiles.json"],
             "evaluate": ["scores.json"],
             "export": ["labels.parquet", "labels.csv"],
             "report": ["report.html"],

@@ -2,7 +2,7 @@
 
 May import ``results`` and all below. Start at ``page``, which puts everything into one file (with page.html, page.css,
 page.js): ``findings`` reads the numbers, ``picture`` places samples in the plane, ``figures`` and ``points``
-draw, ``sections`` and ``course`` write the text.
+draw, ``sections``, ``who`` and ``course`` write the text.
 """
 
 import os
@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from cehm_dask.errors import ExistsError, NotFoundError
+from cehm_dask.profiles.profile import Profile
 from cehm_dask.report.page import compose
+from cehm_dask.wording import option
 
 HEAD_BYTES = 4096
 """Where a page says what made it."""
@@ -27,6 +29,7 @@ def write_report(
     truth: Any = None,
     row_ids: Any = None,
     scores: Mapping[str, Any] | None = None,
+    profile: Profile | None = None,
     title: str | None = None,
     memory: str | int | None = None,
     overwrite: bool = False,
@@ -47,6 +50,8 @@ def write_report(
         What the samples are called.
     scores : mapping, optional
         What ``evaluate`` found before; the truth is then not needed.
+    profile : Profile, optional
+        Who the clusters are; default: described by the features, in a pass of its own.
     title : str, optional
     memory : int or str, optional
         Bytes this process may take in all, such as "2GiB"; default: a share of what is free.
@@ -67,6 +72,7 @@ def write_report(
         truth=truth,
         row_ids=row_ids,
         scores=scores,
+        profile=profile,
         title=title,
         memory=memory,
     )
@@ -87,7 +93,7 @@ def check_target(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
     if target.is_dir():
         raise IsADirectoryError(f"report {target} is a folder: give a file name, such as {target / 'report.html'}")
     if target.exists() and not overwrite:
-        raise ExistsError(f"report {target} exists: choose another name, or pass --overwrite")
+        raise ExistsError(f"report {target} exists: choose another name, or pass {option('overwrite')}")
     if target.suffix != ".pdf" and target.exists() and not is_page(target):
         raise ExistsError(f"report {target} exists and is no page that this program wrote: choose another name")
     if not target.parent.is_dir():

@@ -15,6 +15,7 @@ from cehm_dask.data.files import write_whole
 from cehm_dask.errors import ExistsError, NotFoundError, StorageError
 from cehm_dask.masking import masked
 from cehm_dask.report.page import Figure, alone
+from cehm_dask.wording import option
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 SCALE = 3
@@ -38,7 +39,7 @@ def check_folder(folder: Path, *, overwrite: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise ExistsError(f"figures {folder}: a file of that name exists; give a folder")
     if folder.is_dir() and any(folder.glob("*.png")) and not overwrite:
-        raise ExistsError(f"figures {folder} holds .png files: choose another folder, or pass --overwrite")
+        raise ExistsError(f"figures {folder} holds .png files: choose another folder, or pass {option('overwrite')}")
 
 
 def write_pdf(page: Path, target: Path) -> Path:

@@ -17,7 +17,7 @@ from cehm_dask.data.consensus_store import StoredConsensus, open_consensus
 from cehm_dask.data.ensemble_store import Ensemble
 from cehm_dask.data.labels import Labels
 from cehm_dask.engine.budget import CODE_BYTES
-from cehm_dask.errors import InputError, StoreError
+from cehm_dask.errors import StoreError
 from cehm_dask.machine import Machine
 from cehm_dask.method.agreement import block_nmi
 from cehm_dask.report.picture import MOST_POINTS
@@ -243,23 +243,3 @@ def runners_up(store: StoredConsensus, labels: Labels, rows: NDArray[np.int64], 
     belonging = weights[codes + labels.offsets.astype(np.int64)].sum(axis=1)
     belonging[np.arange(len(rows)), own] = -1.0
     return np.where(belonging.max(axis=1) > 0, belonging.argmax(axis=1), -1)
-
-
-def names_of(row_ids: Any, rows: NDArray[np.int64], n_samples: int) -> dict[int, str]:
-    """What some rows are called, from an array or series of ids, or from blocks of them."""
-    if not hasattr(row_ids, "blocks"):
-        found = len(row_ids)
-        if found != n_samples:
-            raise InputError(f"row ids: {found:,} of them, the consensus has {n_samples:,} samples: one each is needed")
-        by_place = row_ids.iloc if hasattr(row_ids, "iloc") else row_ids
-        return {row: str(by_place[row]) for row in rows.tolist()}
-    names: dict[int, str] = {}
-    wanted, start = np.unique(rows), 0
-    for block in row_ids.blocks():
-        first, last = np.searchsorted(wanted, [start, start + len(block)])
-        by_place = block.iloc if hasattr(block, "iloc") else block
-        names |= {row: str(by_place[row - start]) for row in wanted[first:last].tolist()}
-        start += len(block)
-    if start != n_samples:
-        raise InputError(f"row ids: {start:,} of them, the consensus has {n_samples:,} samples: one each is needed")
-    return names

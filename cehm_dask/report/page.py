@@ -25,13 +25,13 @@ from cehm_dask.data.ensemble_store import Ensemble
 from cehm_dask.data.files import write_whole
 from cehm_dask.machine import require_memory, this_machine
 from cehm_dask.masking import masked
-from cehm_dask.report import course, figures, sections
+from cehm_dask.profiles.profile import Profile
+from cehm_dask.report import course, figures, sections, who
 from cehm_dask.report.drawing import COLOURS, colour_classes
 from cehm_dask.report.findings import (
     Seen,
     look,
     members_of,
-    names_of,
     open_finished,
     optional,
     page_terms,
@@ -40,6 +40,8 @@ from cehm_dask.report.findings import (
 from cehm_dask.report.picture import Plane, plane_of
 from cehm_dask.report.points import Points, multiple, on_border, picture, place_points
 from cehm_dask.report.words import Context, count, shortened
+from cehm_dask.results.describing import describe
+from cehm_dask.results.export import names_of
 from cehm_dask.results.scoring import evaluate, labels_of
 
 HERE = Path(__file__).parent
@@ -84,6 +86,7 @@ def compose(
     truth: Any = None,
     row_ids: Any = None,
     scores: Mapping[str, Any] | None = None,
+    profile: Profile | None = None,
     title: str | None = None,
     memory: str | int | None = None,
 ) -> Page:
@@ -101,6 +104,8 @@ def compose(
         scores = evaluate(store.url, truth, ensemble=labels, memory=memory)
     given = {"coordinates": coordinates, "features": features, "labels": labels}
     plane = plane_of(rows, facts["n_samples"], **given, memory=memory)
+    if profile is None:
+        profile = describe(store.url, features, row_ids=row_ids, memory=memory)
     seen, members = look(store, rows), members_of(store)
     names = {} if row_ids is None else names_of(row_ids, np.concatenate([rows, seen.doubtful]), facts["n_samples"])
     sizes, counts = (np.asarray(store.array(own)[...]) for own in ("sizes", "counts"))
@@ -139,6 +144,7 @@ def compose(
         "lead": sections.lead(facts, source),
         "tiles": sections.tiles(facts, seen, scores),
         "notes": sections.notes(facts),
+        **who.clusters(profile, classes),
         "picture": picture,
         "clusters": clusters,
         "margin_words": sections.margin_words(seen),
@@ -254,8 +260,9 @@ def _few(items: Sequence[Context], most: int) -> list[Context]:
 
 def _sections(context: Context) -> list[tuple[str, str]]:
     names = [
+        ("profiles", "Clusters"),
         ("picture", "Samples"),
-        ("clusters", "Clusters"),
+        ("clusters", "Confidence"),
         ("doubtful", "Least certain"),
         ("candidates", "Candidates"),
         ("rounds", "Rounds"),

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cehm_dask.data.files import whole
 from cehm_dask.data.tables import Csv, open_table
 from cehm_dask.engine.budget import CODE_BYTES
 from cehm_dask.errors import ExistsError, InputError, NotFoundError
 from cehm_dask.machine import Machine, require_memory, this_machine
+from cehm_dask.wording import option
 
 SUFFIXES = (".npy", ".csv", ".parquet")
 BLOCK_ROWS = 1 << 18
@@ -73,12 +75,32 @@ def _all_whole(cells: Any) -> bool:
     return bool(pc.all(pc.match_substring_regex(cells, f"^({WHOLE})$")).as_py())
 
 
+def names_of(row_ids: Any, rows: NDArray[np.int64], n_samples: int) -> dict[int, str]:
+    """What some rows are called, from an array or series of ids, or from blocks of them."""
+    if not hasattr(row_ids, "blocks"):
+        found = len(row_ids)
+        if found != n_samples:
+            raise InputError(f"row ids: {found:,} of them, the consensus has {n_samples:,} samples: one each is needed")
+        by_place = row_ids.iloc if hasattr(row_ids, "iloc") else row_ids
+        return {row: str(by_place[row]) for row in rows.tolist()}
+    names: dict[int, str] = {}
+    wanted, start = np.unique(rows), 0
+    for block in row_ids.blocks():
+        first, last = np.searchsorted(wanted, [start, start + len(block)])
+        by_place = block.iloc if hasattr(block, "iloc") else block
+        names |= {row: str(by_place[row - start]) for row in wanted[first:last].tolist()}
+        start += len(block)
+    if start != n_samples:
+        raise InputError(f"row ids: {start:,} of them, the consensus has {n_samples:,} samples: one each is needed")
+    return names
+
+
 def check_path(path: Path, *, overwrite: bool) -> None:
     """Refuse, before any work, a place the result could not be written to."""
     if path.suffix not in SUFFIXES:
         raise InputError(f"output {path}: expected a name that ends in {', '.join(SUFFIXES)}")
     if path.exists() and not overwrite:
-        raise ExistsError(f"output {path} exists: choose another name, or pass --overwrite")
+        raise ExistsError(f"output {path} exists: choose another name, or pass {option('overwrite')}")
     if not path.parent.is_dir():
         raise NotFoundError(f"output {path}: the folder {path.parent} does not exist")
 

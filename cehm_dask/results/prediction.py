@@ -49,7 +49,7 @@ def prediction_terms(model: CEHM | ClusterEnsemble, new: Any, machine: Machine) 
     consensus = model if isinstance(model, CEHM) else model.consensus_
     n_members, (slots, n_clusters) = consensus.n_features_in_, consensus.counts_.shape
     rows = FEATURE_ROWS if isinstance(model, ClusterEnsemble) else _rows_at_once(new, n_members)
-    read = 0 if isinstance(model, CEHM) else FEATURE_BYTES * model.n_features_in_
+    read = 0 if isinstance(model, CEHM) else FEATURE_BYTES * len(model.encoded_names_)
     return {
         "this process": machine.taken,
         "code to be loaded": CODE_BYTES,

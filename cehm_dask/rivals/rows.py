@@ -62,7 +62,10 @@ def settle(labels: Labels, n_clusters: int, where: Where, *, kept: int, scratch:
         block_rows=where.block_rows,
     )
     terms = {**budget.terms, "kept assignments": 0, "kept labels": 0}
-    terms["intersections"] = intersection_bytes(labels.n_slots, machine.threads)  # of all, whatever their number
+    spans = len(budget.span_edges) - 1
+    terms["intersections"] = intersection_bytes(  # of all, whatever their number
+        labels.n_slots, machine.threads, spans=spans, n_clusters=n_clusters
+    )
     terms["scratch of blocks"] = machine.threads * budget.block_rows * scratch
     terms["tables of hyperedges"] = 8 * tables * labels.n_slots**2
     needed = sum(terms.values())

@@ -66,6 +66,7 @@ def medoids(sets: int = 6) -> None:
 CASES = {
     "5,000 x 1,000, k = 10, 20 % missing": (5_000, 1_000, 10, (8, 12), 0.7, 0.2, 5, 1.0),
     "178 x 7,000, k = 3": (178, 7_000, 3, (3, 7), 0.8, 0.0, 30, 2.0),
+    "500 x 30, k = 100": (500, 30, 100, (100, 150), 0.95, 0.0, 15, None),
     "100,000 x 300, k = 10": (100_000, 300, 10, (20, 39), 0.8, 0.0, 10, None),
 }
 """Samples, members, classes, clusters of a member, right labels, missing labels; bars: seconds and GiB."""

@@ -19,6 +19,7 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.preprocessing import minmax_scale
 
 from cehm_dask import CEHM
+from cehm_dask.data.synth import Synth
 
 SETS = ("pendigits", "usps", "statlog-shuttle", "statlog-landsat-train", "twonorm", "mushroom")
 VARIANTS = ("auto", "cosine", "released")
@@ -38,6 +39,23 @@ def sets(folder: Path | None) -> Iterator[tuple[str, NDArray[np.float64], NDArra
             yield name, np.asarray(found["X"], float), found["y"]
 
 
+def made_up(rows: int, seeds: int = 3) -> None:
+    """``released`` on made-up classes: clusters found, and ARI with the exact labels and with the classes."""
+    P, y = Synth(rows).arrays()[:2]
+    exact = CEHM(10, variant="released", random_state=0).fit(P)
+    runs = [(seed, share) for seed in range(seeds) for share in (1, 2, 10)]
+    for seed, share in runs:
+        found = CEHM(10, variant="released", random_state=seed, start_rows=rows // share).fit(P)
+        same = len(np.intersect1d(found.medoids_, exact.medoids_))
+        alike, right = (adjusted_rand_score(known, found.labels_) for known in (exact.labels_, y))
+        print(
+            f"made up, {rows} rows, released, seed {seed}, start from 1/{share}: {len(np.unique(found.labels_))} "
+            f"clusters, {same} of {len(exact.medoids_)} medoids as in the exact run, ARI {alike:.3f} with it, "
+            f"{right:.3f} with the classes",
+            flush=True,
+        )
+
+
 def main(folder: Path | None, variants: list[str]) -> None:
     for name, X, y in sets(folder):
         k = len(np.unique(y))
@@ -55,6 +73,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, help="folder of .npz files with X and y; default: digits only")
     parser.add_argument("--variants", nargs="*", default=list(VARIANTS))
+    parser.add_argument("--made-up", type=int, metavar="ROWS", help="made-up classes instead")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    main(options.data, options.variants)
+    if options.made_up:
+        made_up(options.made_up)
+    else:
+        main(options.data, options.variants)

@@ -34,7 +34,7 @@ def _content(array):
 
 def of_report(path):
     """The words and figures of a page, but for the part on times and the place where it lies."""
-    page = re.sub(r"/[^\s<>\"']*/(?=[\w.-]+\.zarr)", "", Path(path).read_text())
+    page = re.sub(r"(?:s3:/)?/[^\s<>\"']*/(?=[\w.-]+\.zarr)", "", Path(path).read_text())
     page = re.sub(r'<figure id="fig-seconds">.*?</figure>', "", page, flags=re.DOTALL)
     page = re.sub(r"[\d.,]+ (?:ms|s|min|h) in all, .*? read; memory a process: [^<]*", "", page)
     return re.sub(r"<div><dt>time</dt>.*?</div>", "", page)
@@ -53,7 +53,7 @@ def of_run(directory):
             found[path.name] = yaml.safe_load(path.read_text())
         elif path.name == "report.html":
             found[path.name] = of_report(path)
-        elif path.name in ("labels.csv", "labels.parquet"):
+        elif path.name in ("labels.csv", "labels.parquet", "profiles.json"):
             found[path.name] = path.read_bytes()
     return found
 

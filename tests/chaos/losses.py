@@ -11,8 +11,11 @@ from pathlib import Path
 
 from tests.chaos.command import FORKS, is_stopped
 
-WAIT_SECONDS = 3
-"""How long the command tries to reach a scheduler."""
+WAIT_SECONDS = {"scheduler": 3, "worker": 30}
+"""How long the command tries to reach a scheduler, by what is lost.
+
+On a busy machine a live scheduler may take several seconds to answer; one that is lost need not be waited for.
+"""
 
 READY_SECONDS = 300
 
@@ -20,13 +23,13 @@ READY_SECONDS = 300
 class Cluster:
     """A scheduler and workers on loopback; what is started is ended by its own id."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, victim):
         self.folder = Path(folder)
         self.folder.mkdir(parents=True)
         self.workers = []
         self.scheduler, self.address = self._start("scheduler", _schedule)
         (self.folder / "cluster.yaml").write_text(
-            f"kind: address\naddress: {self.address}\nworkers: 1\nwait_seconds: {WAIT_SECONDS}\n"
+            f"kind: address\naddress: {self.address}\nworkers: 1\nwait_seconds: {WAIT_SECONDS[victim]}\n"
         )
 
     @property
@@ -63,8 +66,9 @@ class Cluster:
 
 
 @contextmanager
-def a_cluster(folder):
-    cluster = Cluster(folder)
+def a_cluster(folder, victim):
+    """A cluster of which a worker or the scheduler is going to be lost."""
+    cluster = Cluster(folder, victim)
     try:
         yield cluster
     finally:

@@ -87,7 +87,7 @@ def lose(command, loss, at, laid_out, tmp_path, counts):
     place, wanted = laid_out(command)
     folder = tmp_path / str(time.monotonic_ns()) / "here"
     shutil.copytree(place, folder)
-    with a_cluster(folder.parent / "cluster") as cluster:
+    with a_cluster(folder.parent / "cluster", loss.victim) as cluster:
         first = cluster.add_worker(loss.threads, at=at, number=loss.number, victim=loss.victim)
         if not loss.alone:
             cluster.add_worker(loss.threads)
@@ -135,7 +135,7 @@ def end_pause(victim, loss):
 
 def test_cluster__a_worker_has_joined_when_it_was_added(tmp_path):
     """Else a command that finds the other one may be done before there is anything to lose."""
-    with a_cluster(tmp_path / "cluster") as cluster:
+    with a_cluster(tmp_path / "cluster", "worker") as cluster:
         for count in (1, 2):
             cluster.add_worker()
             with Client(cluster.address, set_as_default=False) as client:

@@ -29,3 +29,27 @@ def test_consensus__loads_nothing_heavy(tmp_path):
         loaded = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
         assert "cehm_dask.method.consensus" in loaded
         assert not set(HEAVY) & set(loaded)
+
+
+def test_consensus__of_300_000_rows_in_250_mib(tmp_path):
+    """In a fresh process, as a user starts it: measured ≤ projected ≤ allowed."""
+    url, output = str(tmp_path / "e.zarr"), tmp_path / "c.zarr"
+    Synth(300_000).write(url)
+    for memory in ("1GiB", "250MiB"):  # the first one compiles what is not compiled yet
+        command = [sys.executable, "-W", "ignore", "-m", "cehm_dask", "consensus", url, "--k", "10", "--quiet"]
+        subprocess.run([*command, "--memory", memory, "-o", str(output), "--overwrite"], check=True)
+    facts = json.loads((output / "zarr.json").read_text())["attributes"]["cehm"]
+    taken = facts["memory"]
+    assert facts["n_clusters_found"] == 10
+    assert taken["peak"] <= taken["projected"] <= taken["allowed"] == 250 << 20
+
+
+def test_consensus__floor_of_a_small_matrix(tmp_path):
+    """What is left to libraries: 204 MiB measured, of which LLVM and numba take 130."""
+    url, output = str(tmp_path / "e.zarr"), tmp_path / "c.zarr"
+    Synth(2000, 10).write(url)
+    for memory in ("1GiB", "220MiB"):
+        command = [sys.executable, "-W", "ignore", "-m", "cehm_dask", "consensus", url, "--k", "10", "--quiet"]
+        subprocess.run([*command, "--memory", memory, "-o", str(output), "--overwrite"], check=True)
+    taken = json.loads((output / "zarr.json").read_text())["attributes"]["cehm"]["memory"]
+    assert taken["peak"] <= taken["projected"] <= taken["allowed"]

@@ -9,7 +9,9 @@ from scipy import sparse
 from sklearn.preprocessing import MinMaxScaler, RobustScaler, StandardScaler
 
 from cehm_dask.data import features
-from cehm_dask.data.features import FeatureWarning, as_features, draw_rows, fit_scaling
+from cehm_dask.data.features import as_features
+from cehm_dask.data.preparation import FeatureWarning
+from cehm_dask.data.scaling import draw_rows, fit_scaling
 from cehm_dask.engine.threads import Threads
 
 ONE, THREE = Threads(1), Threads(3)
@@ -54,7 +56,7 @@ def test_as_features__every_form_reads_the_same_rows(values, tmp_path):
         (np.zeros(5), "shape"),
         (np.zeros((0, 3)), "at least one row"),
         (np.array([["a", "b"]]), "expected numbers"),
-        (pd.DataFrame({"a": [1.0], "name": ["x"]}), "columns name"),
+        (pd.DataFrame({"a": [1.0], "when": [pd.Timestamp(0)]}), "column 'when' holds timestamp.*dates='days'.*drop="),
         ("nowhere.npy", "no such file"),
     ],
 )

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from cehm_dask.data import files
-from cehm_dask.data.files import entries, fingerprint, open_npy, whole, write_whole
+from cehm_dask.data.files import entries, fingerprint, open_npy, read_whole, whole, write_whole
 from cehm_dask.errors import InputError
 from cehm_dask.results import export
 
@@ -175,3 +176,22 @@ def test_npy__that_is_damaged_is_named(tmp_path, content):
         )
     with pytest.raises(InputError, match=rf"base labels {path}: no whole \.npy file \(.+\); write it again"):
         open_npy(path, "base labels")
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_write_whole__answer_of_an_object_store_lost(monkeypatch, written):
+    put = MemoryFileSystem.pipe_file
+
+    def unanswered(self, path, content, **how):
+        if written:
+            put(self, path, content, **how)
+        raise ConnectionError("no answer")
+
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", unanswered)
+    url = f"memory://lost-{written}/zarr.json"
+    if written:
+        write_whole(url, b"whole")
+        assert read_whole(url) == b"whole"
+    else:
+        with pytest.raises(ConnectionError):
+            write_whole(url, b"whole")

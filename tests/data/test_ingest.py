@@ -470,7 +470,7 @@ def test_refused__before_anything_is_written(odd_files, tmp_path, case):
 def test_existing__kept_unless_asked(P, tmp_path):
     url = str(tmp_path / "e.zarr")
     first = ingest.ingest(P, url)
-    with pytest.raises(StoreError, match="exists: choose another name, or pass --overwrite"):
+    with pytest.raises(StoreError, match="exists: choose another name, or pass overwrite=True"):
         ingest.ingest(P[:10], url)
     assert open_ensemble(url).fingerprint == first
     ingest.ingest(P[:10], url, overwrite=True)
@@ -501,7 +501,7 @@ def test_cut_off__does_not_count(P, tmp_path, monkeypatch):
         open_ensemble(url)
     monkeypatch.undo()
     ingest.ingest(P, url)  # the same command again, as the error of a full disk says
-    with pytest.raises(StoreError, match=r"exists: .*--overwrite"):
+    with pytest.raises(StoreError, match=r"exists: .*overwrite=True"):
         ingest.ingest(P, url)
     np.testing.assert_array_equal(open_ensemble(url).read(0, 60), codes_of(P))
 

@@ -88,7 +88,7 @@ def test_consensus__from_s3_to_s3(s3, ensemble, wanted, output):
     assert_same(fit(ensemble, output), wanted)
     np.testing.assert_array_equal(open_consensus(output).array("labels")[:], wanted.labels_)
     assert not keys(s3, output) & {files.LOCK_NAME, "checkpoint.npz"}
-    with pytest.raises(StoreError, match="is finished: choose another name, or pass --overwrite"):
+    with pytest.raises(StoreError, match="is finished: choose another name, or pass overwrite=True"):
         fit(ensemble, output)
     assert_same(fit(ensemble, output, overwrite=True), wanted)
 
@@ -253,6 +253,7 @@ def test_run__features_and_run_directory_in_the_store(s3, tmp_path, monkeypatch)
     assert set(first.steps.values()) == {"done"}
     names = {key["Key"].split("/")[2] for key in s3.list_objects_v2(Bucket=BUCKET, Prefix="runs/")["Contents"]}
     made = {"recipe.yaml", "ensemble.zarr", "consensus.zarr", "scores.json", "report.html", "run.json", "run.log"}
+    made |= {"profiles.json"}
     assert names == made | {"labels.parquet"}
     assert set(run(recipe, date=date(2026, 11, 16)).steps.values()) == {"skipped"}
     here = [*changes, "features.path=features.npy", "output=here"]

@@ -377,7 +377,7 @@ def test_result__writer_is_small_to_send(tmp_path):
 
 def test_create__keeps_what_exists_unless_asked(ensemble, codes):
     before = snapshot(Path(ensemble.url))
-    with pytest.raises(StoreError, match="exists: choose another name, or pass --overwrite"):
+    with pytest.raises(StoreError, match="exists: choose another name, or pass overwrite=True"):
         create_ensemble(ensemble.url, 10, [2])
     assert snapshot(Path(ensemble.url)) == before
     smaller = write(ensemble.url, codes[:25, :2], [7] * 2, chunk_rows=30, overwrite=True)

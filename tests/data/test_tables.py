@@ -102,7 +102,7 @@ REFUSED = {
     "commas at the ends of lines": ("a,b,\n1,2,\n", "column 3 of 3 has no name"),
     "row numbers of pandas": (",a,b\n0,1,2\n1,2,3\n", r"column 1 of 3 has no name.*index=False"),
     "row numbers, saved twice": ("Unnamed: 0,a\n0,1\n1,2\n", "'Unnamed: 0' names the rows and is no member: leave it"),
-    "id": ("id,a\n7,1\n7,2\n", r"column 'id' names the rows and is no member: leave it out \(--id 'id'"),
+    "id": ("id,a\n7,1\n7,2\n", r"column 'id' names the rows and is no member: leave it out, or rename"),
     "some id": (
         "customer_id,a\n" + "".join(f"{row},1\n" for row in range(30)),
         "'customer_id' has 30 different values in 30 rows, so it names the rows",
@@ -113,7 +113,7 @@ REFUSED = {
     ),
     "numbers of the rows": (
         "key,a\n" + "".join(f"{1000 + 7 * row % 30},{row % 3}\n" for row in range(30)),
-        r"'key' has 30 different values in 30 rows, so it names the rows and is no member: leave it out \(--id key",
+        r"'key' has 30 different values in 30 rows, so it names the rows and is no member: leave it out$",
     ),
     "no line of names": ("4,2\n1,2\n", "the first line holds numbers only, '4, 2'.*such as m0,m1"),
     "no line of names, like row numbers": ("0,1\n1,2\n", "the first line holds numbers only"),
@@ -137,7 +137,7 @@ REFUSED = {
     "Latin-1, further down": (f"a,b\n{MANY}\n1,ä\n".encode("latin-1"), "line 42 is not UTF-8 text"),
     "NUL": (b"a,b\n1,2\n3,\0\n", "line 3 holds a NUL byte"),
     "a byte order mark inside": ("a,b\n1,2\n\ufeff3,4\n", "line 3 holds a byte order mark"),
-    "gzip": (b"\x1f\x8b\x08\x00rest", "compressed with gzip: decompress it first"),
+    "gzip": (b"\x1f\x8b\x08\x00rest", "compressed with gzip: give it a name that ends in .csv.gz"),
     "spreadsheet": (b"PK\x03\x04rest", "a spreadsheet or a zip archive"),
     "Parquet": (b"PAR1rest", "a Parquet file"),
     "a quote left open": ('a,b\n1,"2\n3,4\n5,6\n', "line 2 holds a quote that is not closed"),

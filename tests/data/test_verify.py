@@ -274,7 +274,7 @@ def test_verify__half_written(folder):
 
 # --- runs --------------------------------------------------------------------------------------------------------
 
-FILES = ["scores.json", "labels.csv", "report.html", "recipe.yaml"]
+FILES = ["profiles.json", "scores.json", "labels.csv", "report.html", "recipe.yaml"]
 
 
 def became():
@@ -284,7 +284,7 @@ def became():
 
 def test_run__verified_in_one_line(folder):
     out, _ = cehm("verify", "out")
-    names = "recipe.yaml, ensemble.zarr, consensus.zarr, scores.json, labels.csv, report.html"
+    names = "recipe.yaml, ensemble.zarr, consensus.zarr, profiles.json, scores.json, labels.csv, report.html"
     assert out == f"out: {names} are what was written\n"
     assert became() == set()
 
@@ -297,7 +297,7 @@ def test_run__changed_file_is_named(folder, name):
     assert f"out/{name} is not what was written" in said("out", 2)
 
 
-STEP_OF = {"scores.json": "evaluate", "labels.csv": "export", "report.html": "report"}
+STEP_OF = {"profiles.json": "profile", "scores.json": "evaluate", "labels.csv": "export", "report.html": "report"}
 
 
 @pytest.mark.parametrize("name", STEP_OF)

@@ -1,5 +1,7 @@
 """Dask arrays and data frames of base labels: worked on where they are, the same bits as numpy."""
 
+import logging
+
 import dask
 import dask.array as da
 import dask.dataframe as dd
@@ -113,6 +115,35 @@ def _count_done(dask_worker):
     # Any fit wakes the cluster by a small task, whoever then does the work.
     keys = {str(event[0]) for event in dask_worker.state.log}
     return len({key for key in keys if key.startswith("cehm-") and not key.startswith(("cehm-awake", "cehm-first"))})
+
+
+class Heard(logging.Handler):
+    """What a logger says; distributed's do not hand on to pytest's."""
+
+    def __init__(self):
+        super().__init__()
+        self.messages = []
+
+    def emit(self, record):
+        self.messages.append(record.getMessage())
+
+
+@pytest.mark.parametrize("columns", [12, 5])
+def test_lazy_array__no_task_of_the_user_comes_back_with_other_contents(wanted, two_processes, columns):
+    # Dask warns of deadlocks then, and has them: a fit hung when a worker was lost.
+    parts = [da.from_delayed(dask.delayed(part), part.shape, part.dtype) for part in np.split(noisy(), 9)]
+    x = da.concatenate(parts).rechunk({1: columns})
+    log, heard = logging.getLogger("distributed.scheduler"), Heard()
+    log.addHandler(heard)
+    try:
+        with dask.config.set(scheduler=two_processes):
+            for _ in range(2):
+                found = fit(x, client=two_processes)
+                assert_same(found, wanted)
+                np.testing.assert_array_equal(found.predict(x).compute(), wanted.predict(noisy()))
+    finally:
+        log.removeHandler(heard)
+    assert [message for message in heard.messages if "run_spec" in message] == []
 
 
 def test_predict__lazy_and_equal(wanted):

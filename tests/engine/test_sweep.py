@@ -1,9 +1,11 @@
 """A sweep that is handed out twice: stragglers and second attempts on one worker, and what is left when a run ends."""
 
+import pickle
 import random
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from cehm_dask.engine import budget, dask
 from cehm_dask.engine.cache import CACHES
 from cehm_dask.engine.dask import DaskWorkers, _on_worker
 from cehm_dask.engine.span import Span
+from cehm_dask.engine.sweep import Engine
 from cehm_dask.engine.task import fold
 from cehm_dask.engine.threads import Threads
 from cehm_dask.errors import ClusterError
@@ -185,3 +188,16 @@ def test_sweep__scheduler_lost_for_good(stored, many_runs):
         with pytest.raises(ClusterError, match=words):
             find_consensus(as_labels(stored), PARAMS, 0, Where(client=client, block_rows=64), progress=lost)
     close.join()
+
+
+def test_span__sent_without_the_edges_of_all_others():
+    """Else the messages of a sweep would grow with the square of the number of spans: 4,000 of them took 136 MB."""
+    labels = as_labels(np.zeros((1000, 3), np.int64))
+    settled = budget.make_budget(labels.shape, [2], allowed=1 << 40)
+    sizes = []
+    for count in (10, 1000):
+        edges = tuple(range(count + 1))
+        with Engine(labels, replace(settled, span_edges=edges)) as engine:
+            assert len(engine.spans) == count
+            sizes.append(len(pickle.dumps(replace(engine.spans[5], labels=None))))
+    assert sizes[0] == sizes[1]

@@ -14,7 +14,8 @@ from sklearn.metrics import normalized_mutual_info_score
 from cehm_dask import ClusterEnsemble
 from cehm_dask.data.ensemble_store import open_ensemble
 from cehm_dask.data.ensemble_writer import EnsembleWriter
-from cehm_dask.data.features import as_features, fit_scaling
+from cehm_dask.data.features import as_features
+from cehm_dask.data.scaling import fit_scaling
 from cehm_dask.engine.threads import Threads
 from cehm_dask.errors import BudgetError, ReplacedError, StoreError
 from cehm_dask.members import fit as members
@@ -202,7 +203,7 @@ def test_generate__never_resumes_onto_other_features(blobs, tmp_path, form):
     changed = points.copy()
     changed[1500, 2] += 0.5
     cut_off(features(points), url, plans)
-    with pytest.raises(StoreError, match=r"exists, half-written.*--overwrite"):
+    with pytest.raises(StoreError, match=r"exists, half-written.*overwrite=True"):
         generate(features(changed), url, plans, 0)
     wanted = generate(as_features(changed), str(tmp_path / "wanted.zarr"), plans, 0)
     assert generate(features(changed), url, plans, 0, overwrite=True) == wanted

@@ -257,7 +257,7 @@ def test_scan__clear_k_is_kept_and_told(three, tmp_path):
     assert model.choice_["clear"]
     stored = open_consensus(str(tmp_path / "c.zarr"))
     assert stored.facts["choice"] == model.choice_
-    assert stored.facts["scan"] == list(model.scan_.values())
+    assert stored.facts["scan"] == model.scan_
     assert [record["n_clusters"] for record in stored.facts["scan"]] == [2, 3, 4, 5]
     assert stored.facts["n_clusters"] == 3
 
@@ -336,7 +336,7 @@ def test_scan__single_start(hard_ensemble):
 
 
 def test_scan__starts_that_are_all_the_same_are_stable(three):
-    assert CEHM(3, restarts=3, random_state=0).fit(three).scan_[3]["stability"] == 1.0
+    assert CEHM(3, restarts=3, random_state=0).fit(three).scan_[0]["stability"] == 1.0
 
 
 def test_pairs__bounded_and_spread():
@@ -353,7 +353,7 @@ def test_pairs__bounded_and_spread():
 def test_auto__runs_the_clear_k_only(three, tmp_path):
     model = CEHM("auto", restarts=3, random_state=0).fit(three, output=tmp_path / "c.zarr")
     alone = CEHM(3, restarts=3, random_state=0).fit(three)
-    assert list(model.scan_) == [3]
+    assert [record["n_clusters"] for record in model.scan_] == [3]
     assert model.choice_["clear"]
     assert "3 groups" in model.choice_["reason"]
     np.testing.assert_array_equal(model.labels_[:], alone.labels_)

@@ -72,7 +72,7 @@ def test_fit__golden(golden, variant):
     assert_same_trace(trace, golden, variant)
     np.testing.assert_array_equal(model.labels_, golden[f"{variant}_labels"])
     np.testing.assert_allclose(model.loss_history_, golden[f"{variant}_loss"], rtol=1e-12)
-    assert model.n_rounds_ == len(trace)
+    assert model.n_iter_ == len(trace)
     assert model.n_clusters_found_ == len(set(model.labels_.tolist()) - {-1})
     assert model.n_silent_ == (golden["P"] == -1).all(axis=1).sum()
 

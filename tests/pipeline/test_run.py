@@ -29,12 +29,13 @@ from cehm_dask.data.locks import Lock
 from cehm_dask.data.seals import with_seal
 from cehm_dask.data.synth import Synth
 from cehm_dask.engine.budget import make_budget
-from cehm_dask.errors import BudgetError, StoreError
+from cehm_dask.errors import BudgetError, NotFoundError, StoreError
 from cehm_dask.machine import cores, format_bytes, this_machine
 from cehm_dask.pipeline import run as pipeline_run
 from cehm_dask.pipeline.directory import Directory
 from cehm_dask.pipeline.estimate import estimate
 from cehm_dask.pipeline.inputs import require_import
+from cehm_dask.pipeline.outputs import read_profile
 from cehm_dask.pipeline.recipe import load, parse
 from cehm_dask.pipeline.run import STEPS, run
 from cehm_dask.report.picture import FIRST_ROWS
@@ -111,6 +112,7 @@ def test_run__makes_all_that_it_promises(folder):
         "consensus.zarr",
         "labels.csv",
         "report.html",
+        "profiles.json",
         "scores.json",
         "run.json",
         "run.log",
@@ -238,18 +240,62 @@ def test_again__another_form_of_the_table_replaces_the_first(folder):
     assert not Path("out/labels.parquet").exists()
 
 
-@pytest.mark.parametrize("gone", ["labels.csv", "report.html", "scores.json", "consensus.zarr", "ensemble.zarr"])
+@pytest.mark.parametrize(
+    "gone", ["labels.csv", "report.html", "scores.json", "profiles.json", "consensus.zarr", "ensemble.zarr"]
+)
 def test_again__what_is_gone_is_made_anew_and_no_more(folder, gone):
     labels = labels_in("out")
     path = Path("out") / gone
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     steps = again()
     assert [name for name, became in steps.items() if became == "done"] == [
-        {"labels.csv": "export", "report.html": "report", "scores.json": "evaluate"}.get(
+        {"labels.csv": "export", "report.html": "report", "scores.json": "evaluate", "profiles.json": "profile"}.get(
             gone, gone.removesuffix(".zarr")
         )
     ]
     np.testing.assert_array_equal(labels_in("out"), labels)
+
+
+def test_profile__by_the_features_with_ids(folder):
+    found = read_profile("out", Directory("out").read())
+    table = pd.read_csv("iris.csv", dtype={"flower": str})
+    assert found.features == tuple(table.columns[1:5])
+    labels = labels_in("out")
+    for own in found.clusters:
+        assert own["size"] == np.count_nonzero(labels == own["cluster"])
+        for one in (*own["prototypes"], *own["borders"]):
+            assert one["id"] == table["flower"][one["row"]]
+            assert labels[one["row"]] == own["cluster"]
+    said, _ = cehm("describe", "out")
+    page = Path("out/report.html").read_text()
+    for sentence in found.sentences:
+        assert sentence in " ".join(said.split())
+        assert sentence in page
+    assert page.index('id="profiles"') < page.index('id="picture"')
+
+
+def test_profile__of_brought_labels_by_a_table_beside_them(folder):
+    np.save("labels.npy", Synth(150, 6, n_classes=3, k_min=3, k_max=6).arrays()[0])
+    text = "labels: {path: labels.npy}\nconsensus: {k: 3}\noutput: own\n"
+    assert run(parse(text)).steps["profile"] == "done"
+    assert read_profile("own", Directory("own").read()).features == ()
+    pd.read_csv("iris.csv").drop(columns="flower").to_csv("beside.csv", index=False)
+    steps = run(parse(text + "profile: beside.csv\n")).steps
+    assert [name for name, became in steps.items() if became == "done"] == ["profile", "report"]
+    found = read_profile("own", Directory("own").read())
+    assert len(found.features) == 4
+    assert "species" in {one["feature"] for one in found.screen}
+    with pytest.raises(NotFoundError):
+        run(parse(text + "profile: gone.csv\n"))
+
+
+def test_describe__of_a_run_that_ended_before_or_was_damaged(folder):
+    Path("out/profiles.json").write_text("{}")
+    _, err = cehm("describe", "out", code=2)
+    assert "run it again" in err
+    again("output=half", until="consensus")
+    _, err = cehm("describe", "half", code=2)
+    assert "has no profiles.json" in err
 
 
 def test_again__overwrite_does_everything_anew(folder):
@@ -461,7 +507,7 @@ def test_plan__says_what_will_be_done_and_writes_nothing(folder, source):
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     out, _ = cehm("plan", "recipe.yaml", "--set", "output=new")
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
-    for step in ("ensemble", "consensus", "evaluate", "report"):
+    for step in ("ensemble", "consensus", "profile", "evaluate", "report"):
         assert re.search(rf"^{step} ", out, re.MULTILINE)
     assert re.search(r"memory of consensus: .* allowed: this process .* intersections ", out)
     assert re.search(r"memory of report: .* allowed: this process .* code to be loaded ", out)
@@ -516,6 +562,7 @@ def test_plan__memory_of_scores_table_and_page_is_that_of_the_run(folder, caplog
     again(overwrite=True)
     found = (re.match(r"memory of (.*): .* allowed: this process [^,]*, (.*)", one) for one in caplog.messages)
     ran = dict(one.groups() for one in found if one)
+    assert ran["profiles"] == planned["profile"]
     assert ran["scores"] == planned["evaluate"]
     assert ran["labels.csv"] == planned["export"]
     assert planned["report"] in (ran["the report"], ran["the picture of the features"])
@@ -664,8 +711,8 @@ def test_process__no_cluster_is_5(folder):
     assert json.loads(Path("out/run.json").read_text())["steps"]["consensus"]["state"] == "failed"
 
 
-def test_features__are_read_three_times(tmp_path, monkeypatch):
-    """For statistics and the sample; for the labels; for the picture, after a few rows to count from."""
+def test_features__are_read_four_times(tmp_path, monkeypatch):
+    """For statistics and the sample; for the labels; for profiles and picture, after a few rows to count from."""
     n, read = 3000, []
     np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(n, 4)))
     opened = pipeline_run.open_features
@@ -677,4 +724,4 @@ def test_features__are_read_three_times(tmp_path, monkeypatch):
     monkeypatch.setattr(pipeline_run, "open_features", counted)
     monkeypatch.chdir(tmp_path)
     run(parse("features: {path: x.npy}\nensemble: {members: 4}\nconsensus: {k: 3}\noutput: out\n"))
-    assert sum(read) == 3 * n + FIRST_ROWS
+    assert sum(read) == 4 * n + 2 * FIRST_ROWS

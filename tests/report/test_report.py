@@ -34,6 +34,7 @@ from cehm_dask.report import browser, course, picture, write_report
 from cehm_dask.report.drawing import COLOURS
 from cehm_dask.report.findings import look, members_of, open_finished, runners_up
 from cehm_dask.report.page import compose
+from cehm_dask.results.describing import describe
 from cehm_dask.results.scoring import labels_of
 from tests.conftest import edit_facts, without_digests
 
@@ -114,6 +115,27 @@ def test_text_of_users__is_escaped_wherever_it_stands(page):
     assert len(re.findall(r"<script\b", page)) == 2  # the data and the page's own
     assert page.count("</script") == 2
     assert "<img" not in page
+
+
+def test_features__hostile_names_are_escaped(made):
+    frame = pd.DataFrame(np.load(made / "features.npy"), columns=[HOSTILE, NASTY, "x"])
+    frame["kind"] = np.where(frame["x"] > frame["x"].median(), HOSTILE, NASTY)
+    found = describe(made / "consensus.zarr", frame)
+    html = compose(made / "consensus.zarr", profile=found).html
+    assert html.count("&lt;script&gt;alert(1)&lt;/script&gt;") > 5
+    assert len(re.findall(r"<script\b", html)) == 2
+    assert html.count("</script") == 2
+    assert "<img" not in html
+
+
+def test_profiles__stand_first_and_are_those_of_the_features(page, made):
+    found = describe(made / "consensus.zarr", made / "features.npy")
+    assert page.index("<h2>The clusters</h2>") < page.index("<h2>The samples</h2>")
+    for own in found.clusters:
+        assert own["sentence"] in page
+        assert f"Nearest: cluster {own['nearest']['cluster']}" in page
+    bare = compose(made / "consensus.zarr").html
+    assert "no features to describe the clusters by" in bare
 
 
 def test_clusters__have_their_sizes(page, made):
@@ -365,7 +387,7 @@ def test_url__is_shown_without_its_password(made):
 def test_file__is_not_replaced_unless_asked(made, tmp_path):
     path = tmp_path / "page.html"
     assert write_report(made / "consensus.zarr", path) == path
-    with pytest.raises(FileExistsError, match="--overwrite"):
+    with pytest.raises(FileExistsError, match="overwrite=True"):
         write_report(made / "consensus.zarr", path)
     write_report(made / "consensus.zarr", path, overwrite=True)
     path.write_text("<title>somebody else's</title>")
@@ -446,6 +468,7 @@ def huge(made, tmp_path):
     for name, values in {
         "labels": labels,
         "margin": rng.random(n).astype(np.float32),
+        "confidence": rng.random(n).astype(np.float32),
         "counts": counts,
         "sizes": np.bincount(labels, minlength=k),
         "margin_histogram": rng.integers(0, 9, (k, 50)),

@@ -51,6 +51,7 @@ from cehm_dask.machine import forget_peak, peak_bytes, resident_bytes, this_mach
 from cehm_dask.pipeline.inputs import require_import
 from cehm_dask.report import write_report
 from cehm_dask.results import export
+from cehm_dask.results.describing import describe
 from cehm_dask.results.prediction import predict
 from cehm_dask.results.scoring import evaluate
 
@@ -74,6 +75,8 @@ STEPS = {
     "predict from features": """predict("model.zarr", "features.npy", "out.npy", memory=memory)""",
     "scores": """evaluate("consensus.zarr", "table.parquet", column="class", ensemble="ensemble.zarr", memory=memory)
     """.strip(),
+    "profiles": """describe("consensus.zarr", "features.npy", memory=memory)""",
+    "profiles by categories": """describe("consensus.zarr", "table.parquet", leave_out=["id"], memory=memory)""",
     "report": """write_report("consensus.zarr", "page.html", ensemble="ensemble.zarr", features="features.npy",
         row_ids=export.column_ids("table.parquet", "id"), memory=memory)""",
 }
