@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from cehm_dask.data.collections import is_collection
 from cehm_dask.data.consensus_store import ConsensusStore, open_consensus
 from cehm_dask.data.ensemble_store import Ensemble
+from cehm_dask.data.files import patiently
 from cehm_dask.data.labels import Labels, as_labels
 from cehm_dask.data.sources import ChunkSource
 from cehm_dask.engine.budget import CODE_BYTES, Budget, make_budget
@@ -303,7 +304,7 @@ def _store_result(engine: Engine, store: ConsensusStore, result: Consensus, orde
     scan = _scan(result, mean_margin(units, problem))
     labels.source.confirm()
     store.finish({**_facts(engine, result), "scan": scan, "choice": asdict(result.choice), "trail_stages": stages})
-    stored = open_consensus(store.url)
+    stored = patiently(lambda: open_consensus(store.url))
     labels_, margin, confidence = (stored.array(name) for name in ("labels", "margin", "confidence"))
     return Outcome(result, labels_, margin, confidence, sizes, scan, engine.sweeps, engine.budget)
 
