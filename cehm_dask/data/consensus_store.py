@@ -53,6 +53,7 @@ DIMENSIONS = {
     "margin_histogram": ("cluster", "bin"),
     "member_agreement": ("member", "other_member"),
     "hyperedge_member": ("hyperedge",),
+    "hyperedge_weight": ("hyperedge",),
     "trail": ("round", "followed"),
     "trail_rows": ("followed",),
 }

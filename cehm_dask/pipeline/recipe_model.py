@@ -44,6 +44,7 @@ def _clusters(value: Any) -> Any:
 
 Whole = Annotated[int, BeforeValidator(_no_boolean), Field(ge=1)]
 Seed = Annotated[int, BeforeValidator(_no_boolean), Field(ge=0, lt=2**32)]
+Weight = Annotated[float, BeforeValidator(_no_boolean), Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, BeforeValidator(_no_boolean), Field(gt=0, le=1)]
 Names = Annotated[list[str], BeforeValidator(_listed, json_schema_input_type=str | list[str]), Field(min_length=1)]
 Base = Literal["kmeans", "minibatch", "mixture", "birch", "dask-ml"]
@@ -134,6 +135,9 @@ class ConsensusSection(Section):
     )
     max_iter: Whole = Field(100, description="Most rounds of adjustion.")
     start_rows: Whole | None = Field(None, description="Rows of a sample that the start is found on; default: all.")
+    weights: list[Weight] | dict[str, Weight] | None = Field(
+        None, description="How much members count, in their order or by name (others 1); or a number per base cluster."
+    )
     seed: Seed = 0
 
     def ks(self, n_samples: int) -> list[int]:
@@ -142,7 +146,8 @@ class ConsensusSection(Section):
 
     def knobs(self) -> dict[str, Any]:
         """What is computed, whatever the number of clusters and the seed."""
-        return self.model_dump(include={"tries", "restarts", "variant", "choose", "max_iter", "start_rows"})
+        names = {"tries", "restarts", "variant", "choose", "max_iter", "start_rows", "weights"}
+        return self.model_dump(include=names)
 
     def params(self, k: int) -> Params:
         """All that is computed for one number of clusters."""
