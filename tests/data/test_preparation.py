@@ -120,6 +120,27 @@ def test_refusals__name_columns_and_remedy_in_the_words_of_the_place(place, date
             as_features(frame, Preparation.of(dates="days"))
 
 
+def test_intervals__of_pandas_cut_are_categories():
+    frame = pd.DataFrame({"age": np.arange(30.0), "band": pd.cut(np.arange(30), 3, labels=None)})
+    found = as_features(frame, Preparation.of(categories="one-hot"))
+    assert found.names == ("age", "band=(-0.029, 9.667]", "band=(9.667, 19.333]", "band=(19.333, 29.0]")
+    ranks = as_features(frame, Preparation.of(categories="ordinal")).read(0, 30)
+    np.testing.assert_array_equal(ranks[:, 1], np.repeat([0, 1, 2], 10))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (pd.Series([1.0, 2.0]), r"X is a Series: expected a table.*to_frame\(\)"),
+        (pl.Series([1.0, 2.0]), r"X is a Series: expected a table.*to_frame\(\)"),
+        ({"a": [1.0, 2.0]}, r"X is a dict: expected rows of features; pandas.DataFrame\(X\)"),
+    ],
+)
+def test_no_table__says_how_to_make_one(given, said):
+    with pytest.raises(TypeError, match=said):
+        as_features(given)
+
+
 def test_csv__a_typing_error_among_numbers_is_no_category(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("x,y\n1,a\n2,b\n,a\n3o,b\n")

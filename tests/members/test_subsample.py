@@ -1,5 +1,7 @@
 """Members that see a share of the rows: drawn by row number, so that blocks and workers do not matter."""
 
+from itertools import pairwise
+
 import dask.array as da
 import numpy as np
 import pandas as pd
@@ -36,7 +38,7 @@ def fit(X, **more):
 def test_drawn__by_the_number_of_the_row_alone(seed, cuts, share):
     whole = drawn(seed, share, np.arange(500))
     edges = [0, *sorted(cuts), 500]
-    parts = [drawn(seed, share, np.arange(a, b)) for a, b in zip(edges, edges[1:], strict=False)]
+    parts = [drawn(seed, share, np.arange(a, b)) for a, b in pairwise(edges)]
     np.testing.assert_array_equal(np.concatenate(parts), whole)
 
 
