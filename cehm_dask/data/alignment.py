@@ -4,6 +4,7 @@ Below the labels: a list or dict of pandas series is one table whose rows are al
 were made on other samples, or on the same in another order, are matched, never put side by side by position.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
@@ -57,7 +58,7 @@ def joined_files(paths: Sequence[str], row_id: str | None, label: str | None) ->
 
 
 def _stem(path: str) -> str:
-    name = path.rstrip("/").rpartition("/")[2]
+    name = os.path.basename(path.rstrip("/"))
     return next((name.removesuffix(suffix) for suffix in SUFFIXES if name.endswith(suffix)), name)
 
 
