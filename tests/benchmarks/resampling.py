@@ -91,7 +91,9 @@ def theirs(name, reps):
         done = subprocess.run(
             ["Rscript", SCRIPT, str(reps), str(KS[-1])], cwd=folder, check=True, capture_output=True, text=True
         )
-        print(f"ConsensusClusterPlus, {reps} subsamples of {name} for each k, with R's kmeans: {done.stdout.strip()} s")
+        clock, cpu = map(float, done.stdout.split())
+        took = f"{clock:.1f} s ({cpu:.1f} s of the CPU)"
+        print(f"ConsensusClusterPlus with R's kmeans, {reps} subsamples of {name} for each k: {took}")
         watch, far, pac = Watch(), 0.0, []
         for k in KS:
             labels = np.loadtxt(folder / f"labels{k}.csv", delimiter=",").astype(int)
