@@ -11,7 +11,7 @@ from typing import Any
 
 from cehm_dask.data.cells import trimmed
 from cehm_dask.data.tables import SUFFIXES, Csv, open_table
-from cehm_dask.errors import InputError
+from cehm_dask.errors import InputError, InputTypeError
 from cehm_dask.wording import option
 
 
@@ -21,6 +21,11 @@ def joined(columns: Sequence[Any] | Mapping[Any, Any]) -> Any:
     A row that a series does not name is a missing label of that member.
     """
     series = list(columns.values()) if isinstance(columns, Mapping) else list(columns)
+    if series and all(isinstance(one, str | os.PathLike) for one in series):
+        raise InputTypeError(
+            f"X is a list of {len(series)} paths: cehm_dask.data.alignment.joined_files(paths, row_id, label) makes "
+            "one table of them, rows matched by the column row_id"
+        )
     if not series or not all(hasattr(one, "reindex") and hasattr(one, "name") for one in series):
         return series
     import pandas as pd
