@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
+import numpy as np
+
 from cehm_dask.data.cells import trimmed
 from cehm_dask.data.tables import SUFFIXES, Csv, open_table
 from cehm_dask.errors import InputError, InputTypeError
@@ -26,10 +28,13 @@ def joined(columns: Sequence[Any] | Mapping[Any, Any]) -> Any:
             f"X is a list of {len(series)} paths: cehm_dask.data.alignment.joined_files(paths, row_id, label) makes "
             "one table of them, rows matched by the column row_id"
         )
-    if not series or not all(hasattr(one, "reindex") and hasattr(one, "name") for one in series):
+    if not series:
         return series
     import pandas as pd
 
+    if not all(hasattr(one, "reindex") and hasattr(one, "name") for one in series):
+        flat = all(np.ndim(one) == 1 for one in series)
+        return _named(columns) if flat and isinstance(columns, Mapping) else series
     if isinstance(columns, Mapping):
         names = list(map(str, columns))
     else:
@@ -45,6 +50,20 @@ def joined(columns: Sequence[Any] | Mapping[Any, Any]) -> Any:
             )
     rows = reduce(lambda known, more: known.union(more, sort=False), (one.index for one in series))
     return pd.DataFrame({name: _spread(one, rows) for name, one in zip(names, series, strict=True)}, index=rows)
+
+
+def _named(columns: Mapping[Any, Any]) -> Any:
+    """Arrays, or columns of other libraries, by their names, matched by position."""
+    import pandas as pd
+
+    lengths = {str(name): len(column) for name, column in columns.items()}
+    first = next(iter(lengths))
+    if uneven := [name for name, length in lengths.items() if length != lengths[first]]:
+        raise InputError(
+            f"member {uneven[0]} has {lengths[uneven[0]]} rows, member {first} has {lengths[first]}: they must be "
+            "equal; pandas series are matched by their index"
+        )
+    return pd.DataFrame({str(name): np.asarray(column) for name, column in columns.items()})
 
 
 def joined_files(paths: Sequence[str], row_id: str | None, label: str | None) -> Any:

@@ -221,7 +221,13 @@ def _from_frame(frame: Any, prepare: Preparation) -> Features:
     if not _has_frame_columns(frame):
         return _from_typed(ArrowTable("a table", _streamed(frame)), prepare)
     names = [str(name) for name in frame.columns]
-    kept = prepare.kept(names, (), source, guess=False) if len(set(names)) == len(names) else names
+    if len(set(names)) == len(names):
+        kept = prepare.kept(names, (), source, guess=False)
+    else:
+        kept = names
+        if prepare.columns is not None or prepare.left_out:
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InputError(f"{source}: column {twice!r} is there more than once, so none is found by name: rename it")
     if kept != names:
         places = [names.index(name) for name in kept]
         frame = frame.iloc[:, places] if hasattr(frame, "iloc") else frame[:, places]

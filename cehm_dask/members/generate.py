@@ -25,7 +25,7 @@ from cehm_dask.data.features import BLOCK_ROWS, Features
 from cehm_dask.data.files import read_whole, remove, write_whole
 from cehm_dask.data.scaling import SCALES, Scaling, draw_rows, fit_scaling
 from cehm_dask.data.sources import Codes
-from cehm_dask.data.transformer import Transformed, refuse_transformer
+from cehm_dask.data.transformer import Transformed, refuse_transformer, warn_of_heavy_columns
 from cehm_dask.engine.budget import threads_for_generation
 from cehm_dask.engine.sweep import workers
 from cehm_dask.engine.task import Workers
@@ -94,6 +94,8 @@ def make_labeller(
     linear_scale = isinstance(scale, str) and scale in SCALES
     plain, sample = fit_scaling(features, scale if linear_scale else "none", workers, impute=impute, rows=drawn)
     scaling = plain if linear_scale else fit_transformer(scale, features, plain, sample, workers)
+    if linear_scale:
+        warn_of_heavy_columns(sample, features.names, features.indicators)
     scaled = scaling.apply(sample, names=features.names)
     fitted = _fit_all(plans, features, scaling, (scaled, drawn), workers, progress)
     members = tuple(member for member, _ in fitted)

@@ -159,6 +159,17 @@ def test_series__large_numbers_keep_their_digits():
     assert len(model.counts_) == 2 + 2 + 2
 
 
+def test_dict_of_arrays__keeps_the_names_of_members():
+    frame = members_of()
+    wanted = CEHM(3, random_state=0).fit(frame)
+    model = CEHM(3, random_state=0).fit({name: frame[name].to_numpy() for name in frame})
+    assert model.feature_names_in_.tolist() == MEMBERS
+    np.testing.assert_array_equal(model.labels_, wanted.labels_)
+    np.testing.assert_array_equal(model.predict(frame[MEMBERS[::-1]]), wanted.labels_)
+    with pytest.raises(ValueError, match="member b has 2 rows, member a has 3: they must be equal"):
+        CEHM(2).fit({"a": [0, 1, 1], "b": [0, 1]})
+
+
 def test_paths__in_a_list_are_refused_with_the_remedy():
     with pytest.raises(TypeError, match=r"X is a list of 2 paths: .*joined_files\(paths, row_id, label\)"):
         CEHM(2).fit(["monday.csv", "tuesday.csv"])
