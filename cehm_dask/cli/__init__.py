@@ -27,6 +27,7 @@ from cehm_dask.cli import (
     stability,
     verify,
 )
+from cehm_dask.cli.completion import complete
 from cehm_dask.cli.explain import Commands, JsonLines, TextLines
 
 
@@ -93,4 +94,4 @@ for _command in (
     cluster.submit,
     cluster.status,
 ):
-    main.add_command(_command)
+    main.add_command(complete(_command))

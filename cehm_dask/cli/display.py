@@ -235,11 +235,15 @@ def summary(console: Console, outcome: Outcome, seconds: float) -> None:
         "choice": asdict(result.choice),
         "candidate_reason": result.chosen.reason,
     }
-    _closing(console, facts, outcome.sizes, result.member_agreement, seconds)
+    _closing(console, facts, outcome.sizes, result.member_agreement, f"{seconds:.2f} s")
 
 
 def _closing(
-    console: Console, facts: dict[str, Any], sizes: NDArray[np.int64], members: NDArray[np.float64], seconds: float
+    console: Console,
+    facts: dict[str, Any],
+    sizes: NDArray[np.int64],
+    members: NDArray[np.float64],
+    took: str,
 ) -> None:
     choice = facts["choice"]
     if len(facts["scan"]) > 1:
@@ -257,18 +261,21 @@ def _closing(
         console.print(f"{facts['n_silent']:,} samples have no base label: -1", highlight=False)
     console.print(
         f"{facts['n_samples']:,} samples, {facts['n_members']:,} members, {facts['n_hyperedges']:,} base clusters: "
-        f"{facts['rounds']} rounds, {facts['sweeps']} sweeps, {seconds:.2f} s",
+        f"{facts['rounds']} rounds, {facts['sweeps']} sweeps, {took}",
         highlight=False,
     )
 
 
 def run_summary(console: Console, result: Result) -> None:
     """Summary of a run: its consensus, its scores, and where things are."""
+    from cehm_dask.report.words import seconds as written_seconds  # as the page has them
+
     if result.facts:
         stored = open_consensus(f"{result.directory}/consensus.zarr")
         sizes, members = (np.asarray(stored.array(name)[:]) for name in ("sizes", "member_agreement"))
         facts = {**result.facts, "n_hyperedges": stored.array("counts").shape[0]}
-        _closing(console, facts, sizes, members, result.seconds)
+        took = f"{written_seconds(sum(facts['seconds'].values()))}; all steps {written_seconds(result.seconds)}"
+        _closing(console, facts, sizes, members, took)
     if known := result.scores.get("scores"):
         titles = {"nmi": "NMI", "ari": "ARI", "accuracy": "accuracy"}
         said = ", ".join(f"{title} {known[name]:.3f}" for name, title in titles.items())

@@ -5,7 +5,7 @@ Below ``ClusterEnsemble``, which saves and loads them. What is read is checked b
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +15,19 @@ from cehm_dask.data.preparation import Encoding
 from cehm_dask.data.scaling import SCALES, Scaling
 from cehm_dask.data.transformer import CURVES, Transformed, curve_arrays, curve_of
 from cehm_dask.errors import InputError, StoreError
-from cehm_dask.members.fit import Labeller, Linear
+from cehm_dask.members.fit import BASES, Labeller, Linear, Member, Viewed
+from cehm_dask.members.mixtures import MIXTURE, is_mixture, misfits_of_mixtures, mixture_arrays, mixtures_of
 
 
 def arrays_of(labeller: Labeller, base: Any, scale: Any) -> dict[str, NDArray[Any]]:
-    """Members that assign to the nearest centre, with a named scaling."""
+    """Members of a kind with a name, or with centres, and with a named scaling."""
     members = [member for member in labeller.members if isinstance(member, Linear)]
-    if len(members) < len(labeller.members):
-        raise InputError(f"base={base!r}: only members that assign to the nearest centre can be saved")
+    mixtures = [member for member in labeller.members if is_mixture(member)]
+    if len(members) + len(mixtures) < len(labeller.members):
+        raise InputError(
+            f"base={base!r}: only members that assign to the nearest centre, and mixtures, can be saved; "
+            f"use one of {', '.join(map(repr, BASES))}, or keep the model in this process"
+        )
     if scale not in (*SCALES, *CURVES):
         raise InputError(f"scale={scale!r}: only models with a named scaling can be saved")
     given = labeller.scaling
@@ -31,11 +36,17 @@ def arrays_of(labeller: Labeller, base: Any, scale: Any) -> dict[str, NDArray[An
         "columns": scaling.columns,
         "centre": scaling.centre,
         "spread": scaling.spread,
-        "slopes": np.concatenate([member.slopes for member in members]),
-        "intercepts": np.concatenate([member.intercepts for member in members]),
-        "names": np.concatenate([member.names for member in members]),
-        "centres_of": np.array([len(member.names) for member in members]),
     }
+    if members:
+        arrays |= {
+            "slopes": np.concatenate([member.slopes for member in members]),
+            "intercepts": np.concatenate([member.intercepts for member in members]),
+            "names": np.concatenate([member.names for member in members]),
+            "centres_of": np.array([len(member.names) for member in members]),
+        }
+    if mixtures:
+        places = [place for place, member in enumerate(labeller.members) if is_mixture(member)]
+        arrays |= mixture_arrays(cast(list[Viewed], mixtures), places)
     if scaling.fill is not None:
         arrays["fill"] = scaling.fill
     if isinstance(given, Transformed) and given.passed is not None:
@@ -45,13 +56,19 @@ def arrays_of(labeller: Labeller, base: Any, scale: Any) -> dict[str, NDArray[An
 
 def labeller_of(arrays: Mapping[str, NDArray[Any]], scale: str) -> Labeller:
     """What :func:`arrays_of` gave, ready to label."""
-    edges = np.cumsum([0, *arrays["centres_of"].tolist()])
+    edges = np.cumsum([0, *arrays.get("centres_of", np.empty(0, int)).tolist()])
     parts = [slice(a, b) for a, b in pairwise(edges)]
-    members = tuple(Linear(arrays["slopes"][part], arrays["intercepts"][part], arrays["names"][part]) for part in parts)
+    members: list[Member] = [
+        Linear(arrays["slopes"][part], arrays["intercepts"][part], arrays["names"][part]) for part in parts
+    ]
+    widths = [int(arrays["names"][part].max()) + 1 for part in parts]
+    for place, mixture in mixtures_of(arrays):  # ascending, so that each finds those before it in place
+        members.insert(place, mixture)
+        widths.insert(place, mixture.model.n_components)
     scaling: Any = Scaling(arrays["columns"], arrays["centre"], arrays["spread"], arrays.get("fill"))
     if "passed" in arrays:
         scaling = Transformed(curve_of(scale, arrays), scaling, np.arange(scaling.columns.size), arrays["passed"])
-    return Labeller(scaling, members, tuple(int(arrays["names"][part].max()) + 1 for part in parts))
+    return Labeller(scaling, tuple(members), tuple(widths))
 
 
 def encoding_of(url: str, facts: Mapping[str, Any]) -> Encoding | None:
@@ -70,11 +87,14 @@ def encoding_of(url: str, facts: Mapping[str, Any]) -> Encoding | None:
 def refuse_misfits(url: str, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
     """An error if the arrays of a stored model do not fit one another: compiled loops take them as they are."""
     consensus = ("counts", "weights", "lead", "correlation", "values", "values_of")
-    needed = {"columns", "centre", "spread", "slopes", "intercepts", "names", "centres_of"}
+    needed = {"columns", "centre", "spread"}
+    if MIXTURE not in arrays or "slopes" in arrays:
+        needed |= {"slopes", "intercepts", "names", "centres_of"}
     if missing := sorted({*needed, *(f"consensus_{name}" for name in consensus)} - arrays.keys()):
         raise StoreError(f"store {url}: lacks {', '.join(missing)}; create it again")
     require(url, facts, {"parameters": dict, "members": list, "features": list})
-    columns, names, centres_of = arrays["columns"], arrays["names"], arrays["centres_of"]
+    none = np.ones(1, int)
+    columns, names, centres_of = arrays["columns"], arrays.get("names", none), arrays.get("centres_of", none)
     features, centres = columns.size, int(centres_of.sum())
     shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("columns", "centre", "spread", "fill"), (features,))
     shapes |= {"slopes": (centres, features), "intercepts": (centres,), "names": (centres,)}
@@ -86,6 +106,7 @@ def refuse_misfits(url: str, arrays: Mapping[str, NDArray[Any]], facts: Mapping[
     wrong += [name for name, array in found.items() if array.dtype.kind not in kinds.get(name, "f")]
     if not wrong and (centres_of.min() < 1 or names.min() < 0 or columns.min() < 0):
         wrong = ["centres_of, names or columns"]
+    wrong += misfits_of_mixtures(arrays, features, centres_of.size if "centres_of" in arrays else 0)
     wrong += _misfits_of_curve(arrays, str(facts["parameters"].get("scale")), features)
     if wrong or columns.max() >= len(facts["features"]):
         raise StoreError(f"store {url}: {', '.join(wrong) or 'columns'} do not fit: edited or damaged; create it again")

@@ -171,14 +171,15 @@ def _fit_seconds(plans: Sequence[MemberPlan], rows: Any, fit_rows: int) -> float
     seconds = 0.0
     for base in dict.fromkeys(plan.base for plan in plans):
         alike = sorted((plan for plan in plans if plan.base == base), key=lambda plan: plan.k)
-        one = alike[len(alike) // 2]
+        one = replace(alike[len(alike) // 2], subsample=None)  # a share of a few rows may be too few for a trial
         few = rows[: max(TRIAL_FIT_ROWS, one.k)]
         if len(few) < one.k:
             continue
         with threadpool_limits(1):  # as members are fitted
             fit_member(replace(one, k=2), few[:64])  # imported before the clock runs
             _, took = fit_member(one, few)
-        seconds += took * fit_rows / len(few) * sum(plan.k for plan in alike) / one.k
+        share = alike[0].subsample or 1.0
+        seconds += took * share * fit_rows / len(few) * sum(plan.k for plan in alike) / one.k
     return seconds
 
 

@@ -112,6 +112,7 @@ class EnsembleSection(Section):
     subspace: Share | None = Field(None, description="Share of the features that each member sees.")
     projection: Whole | None = Field(None, description="Dimensions of a random projection that each member sees.")
     bootstrap: bool = Field(False, description="Fit members on rows drawn with repetition.")
+    subsample: Share | None = Field(None, description="Share of the rows that each member is fitted on and labels.")
     seed: Seed = 0
 
 

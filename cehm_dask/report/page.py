@@ -137,7 +137,7 @@ def compose(
     choice = course.choice(facts, drawn)
     stages = [] if plane is None else _trail(store, places, seen)
     picture = None if plane is None else _picture(plane, seen, names, stages, classes, facts["n_samples"], drawn)
-    script = (HERE / "page.js").read_text()
+    script = (HERE / "page.js").read_text(encoding="utf-8")
     context: Context = {
         "title": title or f"Consensus of {count(facts['n_members'], 'clustering')}",
         "program": __version__,
