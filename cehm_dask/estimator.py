@@ -7,7 +7,7 @@ table C and the members' labels, never anything of size n but the labels and mar
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Self, cast
 
@@ -275,9 +275,12 @@ class CEHM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         check_is_fitted(self)
         return self._fields(X) if is_collection(X) else self._model.predict(X, singled)
 
-    def predict_blocks(self, X: Any) -> Iterator[Harvest]:
-        """:meth:`predict_details` for base labels that do not fit in memory, some rows at a time."""
-        for labels in label_blocks(X):
+    def predict_blocks(self, X: Any, leave_out: Sequence[str] = ()) -> Iterator[Harvest]:
+        """:meth:`predict_details` for base labels that do not fit in memory, some rows at a time.
+
+        ``leave_out`` names columns of a table that are no members.
+        """
+        for labels in label_blocks(X, leave_out):
             yield self.predict_details(labels)
 
     def save(self, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -340,6 +343,10 @@ class CEHM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]], url: str) -> Self:
         """Take up what :meth:`to_arrays` gave, ready to predict; ``url`` names where it was stored."""
         return self._take_up(model_of_arrays(arrays, url))
+
+    def counted_from_one(self) -> Self:
+        """The same for members whose labels are counted from 1, as :class:`ClusterEnsemble` does, not from 0."""
+        return self._take_up(replace(self._model, values=[known + 1 for known in self._model.values]))
 
     def _take_up(self, model: Model) -> Self:
         self._model = model

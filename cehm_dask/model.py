@@ -98,6 +98,8 @@ def model_of(tables: Mapping[str, Any], values: Sequence[NDArray[Any]], names: S
 
 def model_of_arrays(arrays: Mapping[str, NDArray[Any]], url: str) -> Model:
     """What :meth:`Model.to_arrays` gave; ``url`` names where it was stored."""
+    if missing := sorted({"counts", "weights", "lead", "correlation", "values", "values_of"} - arrays.keys()):
+        raise StoreError(f"store {url}: lacks {', '.join(f'consensus_{name}' for name in missing)}; create it again")
     values, lengths = arrays["values"], arrays["values_of"]
     if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or lengths.min() < 0 or lengths.sum() != len(values):
         raise StoreError(f"store {url}: values_of do not fit the values: edited or damaged; create it again")

@@ -29,6 +29,9 @@ KIND = "ensemble"
 SHARDS = "shards"
 """Name of the digests of the shards of the labels: of the codes, then the checksum of each chunk."""
 
+FITTED = "fitted"
+"""Name of what the store says of the fitted members it holds, and beginning of the names of their arrays."""
+
 READ_TRIES = 3
 DIGEST_LETTERS, _CHECKSUM = 32, 8
 """Letters of a digest, and of a checksum."""
@@ -170,6 +173,15 @@ class Ensemble:
                 f"shape {expected}: edited or damaged; import the labels again"
             )
         return sizes.astype(np.int64)
+
+    def fitted(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Arrays of the fitted members, and what goes with them; no arrays, where they are not stored."""
+        require(self.url, self.facts, {FITTED: dict})
+        facts = dict(self.facts.get(FITTED, {}))
+        names = facts.pop("arrays", [])
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise StoreError(f"store {self.url}: the names of its fitted arrays are damaged; create it again")
+        return {name: arrays.read_table(self._held, self._digests, f"{FITTED}_{name}") for name in names}, facts
 
     @property
     def truth(self) -> NDArray[Any] | None:
