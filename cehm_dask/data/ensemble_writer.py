@@ -30,7 +30,7 @@ from cehm_dask.data.attributes import (
     write_facts,
 )
 from cehm_dask.data.bounds import fault_in
-from cehm_dask.data.ensemble_store import DIGEST_LETTERS, FITTED, KIND, SHARDS, shard_digest
+from cehm_dask.data.ensemble_store import DIGEST_LETTERS, FITTED, GROWN, KIND, SHARDS, shard_digest
 from cehm_dask.data.files import absolute, exists, is_url
 from cehm_dask.data.replacement import Writing, begun, beside, drop_begun, switch
 from cehm_dask.data.seals import digest_of, seal_of
@@ -188,12 +188,14 @@ def create_ensemble(
     overwrite: bool = False,
     identity: str | None = None,
     grows: bool = False,
+    grown: Mapping[str, Any] | None = None,
 ) -> EnsembleWriter:
     """Create the arrays of an ensemble.zarr, to be filled shard by shard.
 
     With an ``identity``, a half-written store that has the same one is taken up where it was left. A whole store is
     replaced when its successor is whole, and readers of it notice; until then it stays as it is. In an object store
     that is so only where the ensemble ``grows`` out of the one that is there: others are written in its place.
+    ``grown`` is what the store says of the ensemble it grew out of.
     """
     dtype = np.min_scalar_type(max(widths) - 1)
     chunk, shard = shape_of_chunks(n_samples, len(widths), dtype.itemsize, chunk_rows)
@@ -225,6 +227,7 @@ def create_ensemble(
             "members": [dict(member) for member in members],
             "source": masked(source),
             "identity": identity,
+            **({} if grown is None else {GROWN: dict(grown)}),
         },
     )
     # Without identity until nothing of another ensemble is left that a resumed run could take for its own.

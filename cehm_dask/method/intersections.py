@@ -169,12 +169,14 @@ def intersections(engine: Engine) -> tuple[NDArray[np.int64], int]:
     return tally.table, tally.n_silent
 
 
-def tally_of(engine: Engine, rows: NDArray[np.int64], members: NDArray[np.intp] | None = None) -> Tally:
+def tally_of(
+    engine: Engine, rows: NDArray[np.int64], members: NDArray[np.intp] | None = None, *, first_row: int = 0
+) -> Tally:
     """Intersections of the slots of all or of some members, and from the same sweep the codes of some rows.
 
-    Rows and members are given in ascending order.
+    Rows and members are given in ascending order. Only rows from ``first_row`` on are counted.
     """
-    tally: Tally = engine.sweep("intersections", _count, _add, rows, members)
+    tally: Tally = engine.sweep("intersections", _count, _add, rows, members, first_row=first_row)
     table = tally.table.astype(np.int64, copy=False)  # one span alone counts in int32
     mirror(table)
     return replace(tally, table=table)
