@@ -40,7 +40,7 @@ class Warm:
     mark: str
     """Digest of all that the result depends on."""
     known: Tally | None = None
-    """Intersections of the first ``known_rows`` rows; None: they are counted anew."""
+    """Intersections of the first rows, or of the first members; None: they are counted anew."""
     known_rows: int = 0
 
     def params_for(self, wanted: Params, ks: tuple[int, ...], auto: bool) -> Params:
@@ -57,13 +57,19 @@ class Warm:
         return replace(self.params, max_iter=wanted.max_iter)
 
     def tally(self, engine: Engine) -> Tally | None:
-        """Intersections of all rows, those of new rows counted in a sweep over them; None: nothing is known."""
+        """Intersections of all rows and members; only new ones are counted, in one sweep. None: nothing is known."""
         if self.known is None:
             return None
-        n, known = engine.labels.n_samples, self.known
-        if self.known_rows == n:
+        labels, known, nothing = engine.labels, self.known, np.empty(0, np.int64)
+        slots = len(known.table)
+        if slots < labels.n_slots:
+            members = int(np.searchsorted(np.cumsum(labels.widths), slots)) + 1
+            more = tally_of(engine, nothing, known=members)
+            more.table[:slots, :slots] = known.table
+            return more
+        if self.known_rows == labels.n_samples:
             return known
-        more = tally_of(engine, np.empty(0, np.int64), first_row=self.known_rows)
+        more = tally_of(engine, nothing, first_row=self.known_rows)
         return Tally(known.table + more.table, known.n_silent + more.n_silent)
 
     def problem(self, params: Params, hyperedges: Hyperedges) -> Problem:
@@ -133,7 +139,9 @@ def _known(stored: StoredConsensus, labels: Labels) -> tuple[Tally | None, int]:
     else:
         return None, 0
     table, n_silent = stored.table("intersections").astype(np.int64), int(facts["n_silent"])
-    if len(kept) != len(ensemble.widths) or table.shape != (sum(widths), sum(widths)):
+    if table.shape != (sum(widths), sum(widths)) or [widths[j] for j in kept] != [*ensemble.widths[: len(kept)]]:
+        return None, 0
+    if len(kept) < len(ensemble.widths) and rows < ensemble.n_samples:
         return None, 0
     offsets = np.cumsum([0, *widths])
     if len(kept) < len(widths):
