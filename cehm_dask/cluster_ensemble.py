@@ -394,8 +394,7 @@ class ClusterEnsemble(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         """The model of a run that began with features: the members in its ensemble, and its consensus."""
         labeller, members, facts = fitted_of_run(url)
         consensus = CEHM.load(place_in(url, "consensus.zarr")).counted_from_one()
-        prepared = {"scale": facts["scale"], **{name: facts["prepared"].get(name) for name in PREPARING}}
-        model = cls(consensus.n_clusters, len(members), **prepared)
+        model = cls(consensus.n_clusters, len(members), scale=facts["scale"], **facts["prepared"])
         return model._take_up(consensus, labeller, members, url, facts)
 
     def _take_up(self, consensus: CEHM, labeller: Labeller, members: Any, url: str, facts: Mapping[str, Any]) -> Self:

@@ -77,6 +77,10 @@ class CEHM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         Most rounds of adjustion.
     start_rows : int, optional
         Rows of a seeded sample that the start is found on (``docs/larger-than-memory.md``). Default: all rows.
+    weights : sequence of float, or dict of float by member; optional
+        How much each member counts, or (as many numbers as there are base clusters) each base cluster, member by
+        member, inside a member by ascending label. A member of weight 2 counts as two copies of it. By name, members
+        that are not named count 1. Default: all alike.
     random_state : int, RandomState or None
         Seed of the medoid starts.
 
@@ -153,6 +157,7 @@ class CEHM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         init: Sequence[int] | None = None,
         max_iter: int = 100,
         start_rows: int | None = None,
+        weights: Sequence[float] | Mapping[str, float] | None = None,
         random_state: Any = None,
     ) -> None:
         self.n_clusters = n_clusters
@@ -166,6 +171,7 @@ class CEHM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         self.init = init
         self.max_iter = max_iter
         self.start_rows = start_rows
+        self.weights = weights
         self.random_state = random_state
 
     def fit(
@@ -250,7 +256,7 @@ class CEHM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         self.n_sweeps_ = outcome.sweeps
         values = labels.values_of(result.hyperedges.slots)
         tables = (problem.counts, problem.final_weights, problem.final_lead, result.correlation)
-        self._take_up(Model(*tables, values, labels.names))
+        self._take_up(Model(*tables, values, labels.names, result.hyperedges.weight))
         self.__dict__.pop("index_", None)  # of an earlier fit
         if hasattr(X, "iloc") and not is_collection(X):
             self.index_ = X.index
@@ -297,6 +303,8 @@ class CEHM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         check_is_fitted(self)
         model = self._model
         tables = {"counts": model.counts, "weights": model.weights, "lead": model.lead}
+        if model.weight is not None:
+            tables["hyperedge_weight"] = model.weight
         facts = {
             "n_clusters": int(self.n_clusters_),
             "settings": {name: getattr(self, name) for name in SETTINGS},

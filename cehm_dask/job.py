@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from cehm_dask.data.collections import is_collection
 from cehm_dask.data.consensus_store import ConsensusStore, open_consensus
 from cehm_dask.data.ensemble_store import Ensemble
+from cehm_dask.data.files import patiently
 from cehm_dask.data.labels import Labels, as_labels
 from cehm_dask.data.sources import ChunkSource
 from cehm_dask.engine.budget import CODE_BYTES, Budget, make_budget
@@ -52,6 +53,7 @@ from cehm_dask.method.solution import Consensus
 from cehm_dask.method.survey import mean_margin
 from cehm_dask.method.trail import stages_of
 from cehm_dask.method.warm import Warm
+from cehm_dask.method.weighting import in_order
 from cehm_dask.progress import ProgressLike, as_progress
 
 log = logging.getLogger(__name__)
@@ -168,6 +170,7 @@ def find_consensus(
 
     ``progress`` gets every finished round and, if it is a ``Progress``, the rows done inside a sweep.
     """
+    params = replace(params, weights=in_order(params.weights, labels.names))
     ks = tuple(auto_clusters(labels.n_samples)) if auto else tuple(ks) or (params.n_clusters,)
     problems_of, told = [replace(params, n_clusters=k) for k in ks], as_progress(progress)
     if where.memory is not None and where.client is None:
@@ -246,6 +249,10 @@ def identity(labels: Labels, params: Params, ks: Sequence[int], seed: int, *, au
     """All that the labels of the result depend on."""
     facts = asdict(params)
     facts["init"] = None if params.init is None else list(params.init)
+    if params.weights is None:
+        del facts["weights"]  # as in stores that were begun before there were any
+    else:
+        facts["weights"] = list(params.weights)
     wanted = "auto" if auto else list(ks)
     return {**facts, "n_clusters": wanted, "seed": seed, "labels": labels.fingerprint or _fingerprint(labels)}
 
@@ -303,11 +310,13 @@ def _store_result(engine: Engine, store: ConsensusStore, result: Consensus, orde
     store.save_table("margin_histogram", histogram)
     store.save_table("member_agreement", result.member_agreement)
     store.save_table("hyperedge_member", result.hyperedges.members.astype(np.int64))
+    if result.hyperedges.weight is not None:
+        store.save_table("hyperedge_weight", result.hyperedges.weight)
     stages = _store_trail(store, result)
     scan = _scan(result, mean_margin(units, problem))
     labels.source.confirm()
     store.finish({**_facts(engine, result), "scan": scan, "choice": asdict(result.choice), "trail_stages": stages})
-    stored = open_consensus(store.url)
+    stored = patiently(lambda: open_consensus(store.url))
     labels_, margin, confidence = (stored.array(name) for name in ("labels", "margin", "confidence"))
     return Outcome(result, labels_, margin, confidence, sizes, scan, engine.sweeps, engine.budget)
 

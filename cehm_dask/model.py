@@ -35,6 +35,8 @@ class Model:
     """Known labels of each member, ascending: its hyperedges."""
     names: Sequence[str]
     """Of the members."""
+    weight: NDArray[np.float64] | None = None
+    """How much each hyperedge counts; None: all alike."""
 
     def predict(self, X: Any, singled: Mapping[int, int] | None = None) -> Harvest:
         """Cluster of samples, how far it leads the runner-up, and confidence; -1, 0, 0 where no label is known."""
@@ -61,12 +63,13 @@ class Model:
     def _gauge(self, labels: Labels) -> Gauge:
         table = np.zeros((labels.n_slots, 1 + self.counts.shape[1]))
         sizes = self.counts.sum(axis=1)  # every sample of a hyperedge is in some cluster
-        table[_known_slots(labels)] = evidence(self.counts, sizes)
+        table[_known_slots(labels)] = evidence(self.counts, sizes, self.weight)
         return Gauge(table, exponents(labels.n_members, self.correlation))
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """As plain arrays; for whole-number labels."""
-        return {
+        weighted = {} if self.weight is None else {"hyperedge_weight": self.weight}
+        return weighted | {
             "counts": self.counts,
             "weights": self.weights,
             "lead": self.lead,
@@ -90,13 +93,16 @@ def model_of(tables: Mapping[str, Any], values: Sequence[NDArray[Any]], names: S
     fitting = fitting and lead.ndim == 1 and lead.dtype.kind == "f" and shape[0] > 0 and shape[1] > 0
     fitting = fitting and all(known.ndim == 1 and known.dtype.kind in "iuU" for known in values)
     fitting = fitting and len(names) == len(values)
+    weight = tables.get("hyperedge_weight")
+    if weight is not None:
+        fitting = fitting and weight.shape == shape[:1] and weight.dtype == np.float64 and bool((weight > 0).all())
     if not fitting or counts.min() < 0 or not np.isfinite(weights).all():
         raise StoreError(
             f"store {url}: counts {counts.shape}, weights {weights.shape} and lead {lead.shape} do not fit "
             f"{shape[0]} base clusters of {len(names)} members: edited or damaged; create it again"
         )
     correlation = float(tables["correlation"][0])
-    return Model(counts.astype(np.int64), weights, lead, correlation, list(values), tuple(map(str, names)))
+    return Model(counts.astype(np.int64), weights, lead, correlation, list(values), tuple(map(str, names)), weight)
 
 
 def model_of_arrays(arrays: Mapping[str, NDArray[Any]], url: str) -> Model:
@@ -126,5 +132,5 @@ def stored_tables(url: str) -> tuple[dict[str, Any], Any, Any]:
     stored = open_consensus(url)
     if "label_values" not in stored.facts:
         raise StoreError(f"store {url}: does not say which labels its members have; create it again")
-    tables = {name: stored.table(name) for name in ("counts", "weights")}
+    tables = {name: stored.table(name) for name in ("counts", "weights", "hyperedge_weight") if name in stored}
     return {**tables, "lead": np.asarray(stored.facts["lead"])}, stored.facts, Facts(stored.facts["identity"], url)

@@ -30,6 +30,7 @@ KNOBS = {
     "init": None,
     "max_iter": 7,
     "start_rows": None,
+    "weights": None,
     "random_state": 5,
 }
 every_variant = pytest.mark.parametrize("variant", ["released", "printed", "cosine"])

@@ -46,6 +46,10 @@ RESTARTS = "Medoid starts. auto: more starts are more candidates; other variants
     "--max-iter", default=100, show_default=True, help="Most rounds of adjustion, the stage that moves single samples."
 )
 @click.option("--start-rows", type=int, help="Find the start on a sample of so many rows.  [default: all rows]")
+@click.option(
+    "--weights",
+    help="How much members count: 1,2,1 in their order, or leiden=2,kmeans=0.5 by name.  [default: all alike]",
+)
 @click.option("--seed", default=0, show_default=True, help="Seed of the medoid starts.")
 @click.option("--memory", help="Memory the run may take in all, such as 2GiB.  [default: a share of what is free]")
 @click.option("--cluster", help="A file of cluster_configs/ or a scheduler's address.  [default: threads]")
@@ -58,6 +62,7 @@ def consensus(
     output: str | None,
     row_id: str | None,
     keys: tuple[str, ...],
+    weights: str | None,
     seed: int,
     memory: str | None,
     cluster: str | None,
@@ -88,6 +93,7 @@ def consensus(
     from cehm_dask.doors.observations import by_size, is_annotated, read_observations
     from cehm_dask.job import Where, find_consensus, seed_of
     from cehm_dask.method.params import Params
+    from cehm_dask.method.weighting import parse_weights
     from cehm_dask.results import export
 
     cells = read_observations(labels, keys) if is_annotated(labels) else None
@@ -103,7 +109,7 @@ def consensus(
     console, watch = Terminal(stderr=True), Stopwatch()
     auto = isinstance(n_clusters, str)
     ks = [2] if isinstance(n_clusters, str) else n_clusters if isinstance(n_clusters, list) else [n_clusters]
-    checked = Params(ks[0], **params)
+    checked = Params(ks[0], **params, weights=None if weights is None else parse_weights(weights))
     with started_on(cluster) as started, client_of(started) as client, Rounds(console, quiet=quiet) as progress:
         if started is not None and not quiet:
             console.print(f"dashboard: {client.dashboard_link}", highlight=False)

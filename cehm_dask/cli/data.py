@@ -1,10 +1,14 @@
 """``cehm import``, ``generate``, ``synth`` and ``info``: what comes before a consensus, and what a store holds."""
 
+import logging
 from typing import Any
 
 import click
 
 from cehm_dask.cli.explain import Count, Terminal, explained
+from cehm_dask.errors import STORAGE, exit_code_of
+
+log = logging.getLogger(__name__)
 
 ROW_ID = "Column of a table that names the rows; left out."
 
@@ -48,7 +52,7 @@ def import_(
             left_out = [] if row_id is None else [row_id]
             ingest(labels[0], ensemble, overwrite=overwrite, leave_out=left_out, progress=rows)
     if not quiet:
-        _print_info(ensemble)
+        _print_written(ensemble)
 
 
 @click.command()
@@ -170,7 +174,7 @@ def generate(
             full_lloyd=full_lloyd,
         )
     if not quiet:
-        _print_info(ensemble)
+        _print_written(ensemble)
 
 
 @click.command()
@@ -201,7 +205,7 @@ def synth(ensemble: str, overwrite: bool, quiet: bool, **options: Any) -> None:
     with Rows(Terminal(stderr=True), quiet=quiet) as rows:
         made.write(ensemble, overwrite=overwrite, threads=cores(), progress=rows)
     if not quiet:
-        _print_info(ensemble)
+        _print_written(ensemble)
 
 
 @click.command()
@@ -216,3 +220,13 @@ def _print_info(url: str) -> None:
     from cehm_dask.cli.display import describe
 
     describe(Terminal(), url)
+
+
+def _print_written(url: str) -> None:
+    """The summary of a store that is whole: if it cannot be read just now, nothing needs to be done again."""
+    try:
+        _print_info(url)
+    except Exception as error:
+        if exit_code_of(error) != STORAGE:
+            raise
+        log.warning("%s is written; it could not be read just now for a summary (%s)", url, error)

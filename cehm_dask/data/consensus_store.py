@@ -36,7 +36,7 @@ from cehm_dask.data.attributes import (
 from cehm_dask.data.files import absolute, entries, is_url, read_whole, remove, write_whole
 from cehm_dask.data.replacement import Writing, begun, beside, drop_begun, switch
 from cehm_dask.data.seals import seal_of, sealed, unsealed
-from cehm_dask.errors import InputError, StoreError
+from cehm_dask.errors import STORAGE, InputError, StoreError, exit_code_of
 from cehm_dask.wording import option
 
 log = logging.getLogger(__name__)
@@ -53,6 +53,7 @@ DIMENSIONS = {
     "margin_histogram": ("cluster", "bin"),
     "member_agreement": ("member", "other_member"),
     "hyperedge_member": ("hyperedge",),
+    "hyperedge_weight": ("hyperedge",),
     "trail": ("round", "followed"),
     "trail_rows": ("followed",),
 }
@@ -247,8 +248,14 @@ class ConsensusStore:
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Record how the result came about, mark the store whole, put it into its place and drop what is not needed."""
         write_facts(self._place, {**read_facts(self._place), **facts, FILES: self._digests, "complete": True})
-        for file in (self._checkpoint, *self._trail_files()):
-            remove(file)
+        try:
+            for file in (self._checkpoint, *self._trail_files()):
+                remove(file)
+        except Exception as error:
+            if exit_code_of(error) != STORAGE:
+                raise
+            # The result is whole: a caller told to try again would be refused, as it is finished.
+            log.warning("%s is whole, but what is not needed any more could not be removed (%s)", self.url, error)
         if self._place != self.url:
             switch(self._place, self.url)
             self._place = self.url

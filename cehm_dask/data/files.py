@@ -8,18 +8,19 @@ import hashlib
 import json
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 from zipfile import BadZipFile
 
 import fsspec
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask.errors import InputError, InputTypeError, NotFoundError
+from cehm_dask.errors import STORAGE, InputError, InputTypeError, NotFoundError, exit_code_of
 
 TEMPORARY = ".cehm-"
 """How the names begin of what is not finished; after a crash it may stay behind; it is no data."""
@@ -29,6 +30,11 @@ HALF = ".half"
 
 LOCK_NAME = "writer.lock"
 """Of the lock in an output: no part of it."""
+
+WAITS = (0.1, 0.3, 1.0, 3.0)
+"""Seconds between tries to read what must be there."""
+
+Found = TypeVar("Found")
 
 
 def is_url(path: str) -> bool:
@@ -139,9 +145,21 @@ def write_whole(url: str, content: bytes, *, new: bool = False) -> None:
 
 def _holds(filesystem: Any, path: str, content: bytes) -> bool:
     try:
-        return bytes(filesystem.cat_file(path)) == content
+        return bytes(patiently(lambda: filesystem.cat_file(path))) == content
     except Exception:
         return False
+
+
+def patiently(read: Callable[[], Found]) -> Found:
+    """What is read, at a later try if storage fails: where a result is whole already, an error would only mislead."""
+    for wait in WAITS:
+        try:
+            return read()
+        except Exception as error:
+            if exit_code_of(error) != STORAGE:
+                raise
+            time.sleep(wait)
+    return read()
 
 
 def upload(file: Path, url: str) -> None:

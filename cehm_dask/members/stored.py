@@ -229,6 +229,10 @@ def read_fitted(ensemble: Ensemble) -> tuple[Labeller, dict[str, Any]]:
     require(url, facts, {"scale": str, "features": list, "prepared": dict})
     if missing := sorted({"scale", "features", "prepared"} - facts.keys()):
         raise StoreError(f"store {url}: its fitted members lack {', '.join(missing)}; create it again")
+    listed, text = (list, type(None)), (str, type(None))
+    kinds = {"columns": listed, "drop": listed, "id": text, "categories": text, "dates": text}
+    require(url, facts["prepared"], kinds)
+    facts["prepared"] = {name: facts["prepared"].get(name) for name in kinds}
     refuse_misfits(url, arrays, facts["scale"], len(facts["features"]))
     labeller = labeller_of(arrays, facts["scale"])
     if tuple(width + 1 for width in labeller.widths) != ensemble.widths:

@@ -173,13 +173,13 @@ def explained(hyperedges: Hyperedges, counts: Table) -> float:
     left = np.add.reduceat(unknown, first) / total
     some = entropy > NO_ENTROPY
     shares = np.where(some, 1.0 - left / np.where(some, entropy, 1.0), 0.0)
-    return float(np.clip(shares, 0.0, 1.0).sum() / hyperedges.n_members)
+    return hyperedges.mean_over_members(np.clip(shares, 0.0, 1.0), present=True)
 
 
 def agreement(hyperedges: Hyperedges, counts: Table) -> float:
     """Mean NMI of a consensus with the members, from its counts C (n_hyperedges × k)."""
     scores = block_nmi(counts, hyperedges.members, np.zeros(counts.shape[1], np.intp))
-    return float(scores.sum() / hyperedges.n_members)
+    return hyperedges.mean_over_members(scores[:, 0])
 
 
 def member_agreement(hyperedges: Hyperedges) -> Scores:

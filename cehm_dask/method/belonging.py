@@ -14,8 +14,11 @@ kmeans     Σ_e ‖m_e‖² / vol_e              Lloyd's step of weighted k-mean
 tau        Goodman and Kruskal's τ         Dinkelbach's step on a ratio of convex forms
 =========  ==============================  =======================================================================
 
-vol_e is the number of labels that the samples of e have. Count and share are the paper's; their best partition is a
-single cluster, so they depend on a good start. The other kinds are ours. ``docs/method.md`` has the proofs.
+vol_e is the number of labels that the samples of e have. Where hyperedges do not all count alike, with ω_c what c
+counts, φ has √(ω_c / s_c) there, vol_e is a sum of ω, and so on: all is as if c were there ω_c times.
+
+Count and share are the paper's; their best partition is a single cluster, so they depend on a good start. The other
+kinds are ours. ``docs/method.md`` has the proofs.
 
 Kernels want weights that are not negative, so those of ``kmeans`` and ``tau`` are raised by a constant for each
 hyperedge, which changes no winner and no lead. A cluster that has become empty has zeros, and so never wins.
@@ -24,7 +27,7 @@ hyperedge, which changes no winner and no lead. A cluster that has become empty 
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import fsum, sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,18 +76,23 @@ EXACT = 2**53
 """Whole numbers up to this are exact in float64."""
 
 
-def _counts(counts: Int, _hyperedges: Hyperedges) -> Floats:
+def _counts(counts: Int, hyperedges: Hyperedges) -> Floats:
     """Whole numbers below 2**53, so their sums are exact in float64 too: one kernel serves all kinds."""
-    return counts.astype(np.float64)
+    return hyperedges.weighed(counts.astype(np.float64))
 
 
 def _shares(counts: Int, hyperedges: Hyperedges) -> Floats:
-    return np.asarray(counts / hyperedges.sizes[:, None])
+    return hyperedges.weighed(counts / hyperedges.sizes[:, None])
+
+
+def _volumes(counts: Int, hyperedges: Hyperedges) -> NDArray[np.float64] | Int:
+    """Labels of the samples of every cluster, as much as they count."""
+    return np.asarray(hyperedges.weighed(counts).sum(axis=0))
 
 
 def _count_loss(counts: Int, hyperedges: Hyperedges) -> Loss:
     n, n_members = hyperedges.n_speaking, hyperedges.n_members
-    if n_members * n * n > EXACT:
+    if n_members * n * n > EXACT and hyperedges.weight is None:
         # Python's integers and their division, which rounds once: Σ C² and n² have more digits than float64.
         most, squares = n_members * n * n, sum(count * count for count in counts.ravel().tolist())
         return Loss((most - squares) / n_members, (most - squares) / most)
@@ -108,19 +116,19 @@ def _exact_sum(terms: Floats) -> float:
 # --- cosine -----------------------------------------------------------------------------------------------------------
 
 
-def _squares(counts: Int, sizes: Int) -> Floats:
+def _squares(counts: Int, hyperedges: Hyperedges) -> Floats:
     """‖m_e‖² of every cluster."""
-    return np.asarray((counts / sizes[:, None] * counts).sum(axis=0))
+    return np.asarray((_shares(counts, hyperedges) * counts).sum(axis=0))
 
 
-def lengths_of(counts: Int, sizes: Int) -> Floats:
+def _lengths(counts: Int, hyperedges: Hyperedges) -> Floats:
     """‖m_e‖ of every cluster; 1 for an empty one."""
-    squares = _squares(counts, sizes)
+    squares = _squares(counts, hyperedges)
     return np.asarray(np.sqrt(np.where(squares > 0, squares, 1.0)))
 
 
 def _cosine_weights(counts: Int, hyperedges: Hyperedges) -> Floats:
-    return _shares(counts, hyperedges) / lengths_of(counts, hyperedges.sizes)
+    return _shares(counts, hyperedges) / _lengths(counts, hyperedges)
 
 
 def _cosine_loss(counts: Int, hyperedges: Hyperedges) -> Loss:
@@ -131,34 +139,42 @@ def _cosine_loss(counts: Int, hyperedges: Hyperedges) -> Loss:
 
 
 def _cosine_lead(counts: Int, hyperedges: Hyperedges) -> Floats:
-    return lengths_of(counts, hyperedges.sizes)
+    return _lengths(counts, hyperedges)
 
 
 # --- kmeans -----------------------------------------------------------------------------------------------------------
 
 
 def _kmeans_weights(counts: Int, hyperedges: Hyperedges) -> Floats:
-    volumes = counts.sum(axis=0)
-    raised = _bias_below_largest(counts, hyperedges.sizes)
-    return np.where(volumes > 0, 2.0 * _shares(counts, hyperedges) / np.maximum(volumes, 1) + raised, 0.0)
+    volumes = _volumes(counts, hyperedges)
+    raised = _bias_below_largest(counts, hyperedges)
+    if hyperedges.weight is not None:  # a sample has the bias once for all its labels, as much as they count
+        raised = raised * hyperedges.weight[:, None]
+    return np.where(volumes > 0, 2.0 * _shares(counts, hyperedges) / _some(volumes) + raised, 0.0)
 
 
-def _bias_below_largest(counts: Int, sizes: Int) -> Floats:
+def _some(volumes: NDArray[Any]) -> NDArray[Any]:
+    """Volumes to divide by; 1 for an empty cluster."""
+    return np.where(volumes > 0, volumes, 1)
+
+
+def _bias_below_largest(counts: Int, hyperedges: Hyperedges) -> Floats:
     """By how much the bias ‖m_e‖² / vol_e² of every cluster falls short of the largest one."""
-    bias = _squares(counts, sizes) / np.maximum(counts.sum(axis=0), 1).astype(np.float64) ** 2
+    bias = _squares(counts, hyperedges) / _some(_volumes(counts, hyperedges)).astype(np.float64) ** 2
     return np.asarray(bias.max() - bias)
 
 
 def _kmeans_loss(counts: Int, hyperedges: Hyperedges) -> Loss:
-    kept = _squares(counts, hyperedges.sizes) / np.maximum(counts.sum(axis=0), 1)
+    kept = _squares(counts, hyperedges) / _some(_volumes(counts, hyperedges))
     fraction = float(1.0 - kept.sum() / counts.shape[1])
     return Loss(hyperedges.n_speaking * fraction, fraction)
 
 
 def _kmeans_lead(counts: Int, hyperedges: Hyperedges) -> Floats:
     """1 is the largest weight that a hyperedge inside the cluster could have; for tau too."""
-    volumes = np.maximum(counts.sum(axis=0), 1)
-    return np.asarray(1.0 / (2.0 / volumes + _bias_below_largest(counts, hyperedges.sizes)))
+    volumes = _some(_volumes(counts, hyperedges))
+    largest = 1.0 / (2.0 / volumes + _bias_below_largest(counts, hyperedges))
+    return np.asarray(largest if hyperedges.weight is None else largest / hyperedges.weight.max())
 
 
 TRIFLE = 2.0**-40
@@ -181,6 +197,7 @@ class _Tau:
         volumes, walk = hyperedges.volumes, hyperedges.walk
         with one_thread():
             both = walk @ (walk @ (np.column_stack((counts, hyperedges.sizes)) / volumes[:, None]))
+        both = hyperedges.weighed(both)
         self.reached, self.mass = both[:, :-1], both[:, -1]
         """K summed over a cluster, and over all samples, at each hyperedge."""
         everything = float(hyperedges.sizes @ self.mass)
@@ -228,8 +245,8 @@ def evenness(counts: Int, hyperedges: Hyperedges) -> float:
 
     Σ_e ‖m_e‖ is at most √(k·vol), which k clusters of equal size reach whose members all agree.
     """
-    volume = int(hyperedges.sizes.sum())
-    return float(np.sqrt(_squares(counts, hyperedges.sizes)).sum()) / sqrt(counts.shape[1] * volume)
+    volume = float(hyperedges.weighed(hyperedges.sizes).sum())
+    return float(np.sqrt(_squares(counts, hyperedges)).sum()) / sqrt(counts.shape[1] * volume)
 
 
 # --- all kinds --------------------------------------------------------------------------------------------------------

@@ -167,16 +167,26 @@ def gaps(hyperedges: Hyperedges, n_clusters: int) -> list[Gap]:
         return []
     with one_thread():
         values = _eigenvalues(hyperedges, last + 1)
-    edge = (1.0 + sqrt(hyperedges.n_hyperedges / hyperedges.n_speaking)) ** 2 / hyperedges.n_members
+    edge = (1.0 + sqrt(hyperedges.n_hyperedges / hyperedges.n_speaking)) ** 2 / _alike(hyperedges)
     return [
         Gap(k, float(values[k - 1]), float(values[k]), min(edge, 1.0), float(np.mean(clusters_of >= FINER * k)))
         for k in range(2, last + 1)
     ]
 
 
+def _alike(hyperedges: Hyperedges) -> float:
+    """So many members that count alike are worth as much."""
+    if hyperedges.weight is None:
+        return float(hyperedges.n_members)
+    of_label = hyperedges.weight * hyperedges.sizes
+    return float(hyperedges.n_members * of_label.sum() ** 2 / (hyperedges.sizes.sum() * (of_label @ hyperedges.weight)))
+
+
 def _eigenvalues(hyperedges: Hyperedges, count: int) -> NDArray[np.float64]:
     """The largest eigenvalues of the walk, the first one scaled to 1."""
     scale = 1.0 / np.sqrt(hyperedges.sizes)
+    if hyperedges.weight is not None:
+        scale = scale * np.sqrt(hyperedges.weight)
     walk = hyperedges.intersections * scale[:, None] * scale[None, :] / hyperedges.n_members
     values, _ = iterated_vectors(walk, count + 12, ITERATIONS)
     return np.pad(values / values[0], (0, max(0, count - len(values))))[:count]

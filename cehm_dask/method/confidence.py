@@ -82,17 +82,19 @@ def exponents(n_members: int, correlation: float) -> Int:
     return quarters
 
 
-def evidence(counts: Int, sizes: Int) -> Float:
+def evidence(counts: Int, sizes: Int, weight: Float | None = None) -> Float:
     """A column of ones, then the share of each base cluster that lies in each cluster: (n_hyperedges, 1 + k).
 
-    Spread over the slots with zeros for missing labels, it is what :class:`Gauge` takes.
+    Shares are times what the base cluster counts, where they do not all count alike: confidences depend on their
+    ratios only. Spread over the slots with zeros for missing labels, it is what :class:`Gauge` takes.
     """
-    return np.column_stack([np.ones(len(counts)), counts / sizes[:, None]])
+    shares = counts / sizes[:, None]
+    return np.column_stack([np.ones(len(counts)), shares if weight is None else shares * weight[:, None]])
 
 
 def gauge_of(hyperedges: Hyperedges, counts: Int, correlation: float) -> "Gauge":
     """What reads confidences in the partition with these counts."""
-    table = hyperedges.to_slots(evidence(counts, hyperedges.sizes))
+    table = hyperedges.to_slots(evidence(counts, hyperedges.sizes, hyperedges.weight))
     return Gauge(table, exponents(hyperedges.n_members, correlation))
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.data.consensus_store import ConsensusStore
+from cehm_dask.data.labels import Labels
 from cehm_dask.data.shape import compared_members
 from cehm_dask.data.sources import Codes
 from cehm_dask.engine.budget import Budget
@@ -22,6 +23,7 @@ from cehm_dask.method.adjustion import adjustion
 from cehm_dask.method.agreement import agreement, member_agreement
 from cehm_dask.method.checkpoint import check_checkpoint
 from cehm_dask.method.choice import choose, recommend
+from cehm_dask.method.competing import Rows
 from cehm_dask.method.confidence import correlation
 from cehm_dask.method.diffusion import diffusion
 from cehm_dask.method.first_sweep import first_sweep
@@ -29,7 +31,7 @@ from cehm_dask.method.intersections import Hyperedges, hyperedges_of
 from cehm_dask.method.medoids import medoids
 from cehm_dask.method.orders import Answer, Order, Pilot, combine, reads_labels
 from cehm_dask.method.params import Params, check_fit
-from cehm_dask.method.portfolio import Rows, compete, representatives
+from cehm_dask.method.portfolio import compete, representatives
 from cehm_dask.method.problem import Problem
 from cehm_dask.method.result import add_last_rows, last_rows
 from cehm_dask.method.rounds import advance
@@ -40,6 +42,7 @@ from cehm_dask.method.start import start
 from cehm_dask.method.survey import Survey, survey
 from cehm_dask.method.trail import Trail
 from cehm_dask.method.warm import Warm
+from cehm_dask.method.weighting import per_hyperedge, require_as_many
 from cehm_dask.progress import NO_PROGRESS, Event, Progress
 
 Record = Callable[[Problem, str, Engine], None]
@@ -84,11 +87,14 @@ def consensus(
     n_hyperedges = labels.count_hyperedges() if uncertain else None
     for params in problems_of:
         check_fit(params, 0 if n_hyperedges == 0 else labels.n_samples, n_hyperedges)
+    _check_weights(labels, problems_of[0], n_hyperedges)
     most = max(params.n_clusters for params in all_problems)
     compared = compared_members(labels.widths, labels.silent, most, seed)
     tally, trail, competing, sample = first_sweep(engine, problems_of, compared, seed, store, warm)
     n_silent = tally.n_silent
     hyperedges = hyperedges_of(labels, tally.table, n_silent, members=compared, sizes=tally.sizes)
+    if isinstance(weights := problems_of[0].weights, tuple):
+        hyperedges = hyperedges.weighted(per_hyperedge(weights, hyperedges.members, labels.n_members))
     del tally  # its table is as large as any that starts are found in
     if auto:
         recommended = recommend(hyperedges.judged, [params.n_clusters for params in all_problems])
@@ -132,6 +138,14 @@ def consensus(
     return result
 
 
+def _check_weights(labels: Labels, params: Params, n_hyperedges: int | None) -> None:
+    """Refuse weights for another number of members and base clusters, before any sweep if they can be counted."""
+    if isinstance(params.weights, tuple) and len(params.weights) != labels.n_members:
+        known = labels.count_hyperedges() if n_hyperedges is None else n_hyperedges
+        if known is not None:
+            require_as_many(params.weights, labels.n_members, known)
+
+
 def _correlation(hyperedges: Hyperedges, problem: Problem) -> float:
     """Of the votes of the members that are compared."""
     edges = hyperedges.judged
@@ -173,6 +187,7 @@ def _from_sample(
     sample: Sample, hyperedges: Hyperedges, problems_of: Sequence[Params], seed: int, watch: "_Watch"
 ) -> list[Problem]:
     """All stages on the sample; what they came to is where all rows start from."""
+    sample.hyperedges = sample.hyperedges.weighted_by_slots(hyperedges.weight_of_slots())
     with sample.engine as engine:
         for params in problems_of:
             check_fit(params, sample.hyperedges.n_speaking, sample.hyperedges.n_hyperedges)
@@ -199,7 +214,9 @@ def _problems(
         if store is not None:
             _save(store, problems)
         return problems
-    rows = None if competing is None else Rows(engine.labels, competing, hyperedges.compared_members)
+    rows = None
+    if competing is not None:
+        rows = Rows(engine.labels, competing, hyperedges.compared_members, hyperedges.weight_of_slots())
     if rows is not None and len(rows.codes):
         problems = [_won(number, hyperedges, rows, params, seed) for number, params in enumerate(problems_of)]
         if store is not None:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from cehm_dask.data.consensus_store import ConsensusStore
 from cehm_dask.data.sources import Codes
 from cehm_dask.engine.sweep import Engine
+from cehm_dask.method.competing import competing_rows
 from cehm_dask.method.intersections import Tally, check_table, tally_of
 from cehm_dask.method.params import Params
-from cehm_dask.method.portfolio import competing_rows
 from cehm_dask.method.sampling import Sample, gather_rows, rows_to_start_from
 from cehm_dask.method.trail import SAMPLE, Trail, rows_to_follow, sampled
 from cehm_dask.method.warm import Warm

@@ -43,6 +43,8 @@ class Hyperedges:
     """Hyperedges that the table of intersections is about; None: all."""
     counted: NDArray[np.int64] | None = None
     """Sizes, where the table does not have all of them."""
+    weight: NDArray[np.float64] | None = None
+    """How much each hyperedge counts, 1 for a label on average; None: all alike."""
 
     @property
     def n_speaking(self) -> int:
@@ -69,7 +71,8 @@ class Hyperedges:
     def _compared(self) -> "Hyperedges":
         kept, members = np.unique(self.members[self.compared], return_inverse=True)
         shape = (self.n_slots, len(kept), self.n_samples, self.n_silent)
-        return Hyperedges(self.slots[self.compared], members, self.intersections, *shape)
+        own = Hyperedges(self.slots[self.compared], members, self.intersections, *shape)
+        return own if self.weight is None else own.weighted(self.weight[self.compared])
 
     def of_judged(self, table: NDArray[np.int64]) -> NDArray[np.int64]:
         """The rows of a table (one a hyperedge) that belong to hyperedges compared."""
@@ -81,14 +84,43 @@ class Hyperedges:
         return None if self.compared is None else np.unique(self.members[self.compared])
 
     @cached_property
-    def volumes(self) -> NDArray[np.int64]:
-        """Labels of the samples of each hyperedge: row sums of the intersections."""
-        return np.asarray(self.intersections.sum(axis=1))
+    def volumes(self) -> NDArray[Any]:
+        """Labels of the samples of each hyperedge, as much as they count: row sums of the intersections."""
+        return np.asarray(self.intersections.sum(axis=1) if self.weight is None else self.intersections @ self.weight)
 
     @cached_property
     def walk(self) -> NDArray[np.float64]:
         """From a hyperedge to one of its samples, at random, and on to a hyperedge of that sample: rows sum to 1."""
-        return np.asarray(self.intersections / self.volumes[:, None])
+        steps = np.asarray(self.intersections / self.volumes[:, None])
+        return steps if self.weight is None else np.multiply(steps, self.weight, out=steps)
+
+    def weighted(self, weight: NDArray[np.float64]) -> "Hyperedges":
+        """The same, with how much each hyperedge counts; scaled so that a label counts 1 on average."""
+        return replace(self, weight=weight * (self.sizes.sum() / float(self.sizes @ weight)))
+
+    def weighted_by_slots(self, weight: NDArray[np.float64] | None) -> "Hyperedges":
+        """The same, with how much each slot counts; None: all alike."""
+        return self if weight is None else self.weighted(weight[self.slots])
+
+    def weighed(self, table: NDArray[Any]) -> NDArray[Any]:
+        """A table with one row per hyperedge, each times what the hyperedge counts."""
+        return table if self.weight is None else table * (self.weight if table.ndim == 1 else self.weight[:, None])
+
+    def weight_of_slots(self) -> NDArray[np.float64] | None:
+        """How much each slot counts."""
+        return None if self.weight is None else self.to_slots(self.weight[:, None])[:, 0]
+
+    def mean_over_members(self, values: NDArray[np.float64], *, present: bool = False) -> float:
+        """Mean of one value per member, each as much as its labels count on average.
+
+        ``present``: values are of the members with a label only. Without weights, one without any counts as 0.
+        """
+        if self.weight is None:
+            return float(values.sum() / self.n_members)
+        first = np.flatnonzero(np.diff(self.members, prepend=-1))
+        labels, counted = (np.add.reduceat(own, first) for own in (self.sizes, self.weight * self.sizes))
+        of_member = counted / labels
+        return float((values if present else values[self.members[first]]) @ of_member / of_member.sum())
 
     def to_slots(self, table: NDArray[np.float64]) -> NDArray[np.float64]:
         """Spread a table with one row per hyperedge over the slots; empty and silent slots get zeros."""

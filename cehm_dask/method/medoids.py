@@ -25,14 +25,18 @@ BLOCK = 1 << 17
 
 
 def dissimilarity(hyperedges: Hyperedges, similarity: str) -> NDArray[np.float32]:
-    """1 − sim(e, c) with row c and column e: Jaccard, or containment |e ∩ c| / |c| (Eq. 4); in Fortran order."""
+    """1 − sim(e, c) with row c and column e: Jaccard, or containment |e ∩ c| / |c| (Eq. 4); in Fortran order.
+
+    A hyperedge that counts ω times has its row times ω.
+    """
     shared, sizes = hyperedges.intersections, hyperedges.sizes
     columns = np.empty(shared.shape, np.float32)
     step = max(1, BLOCK // max(1, len(sizes)))
     for first in range(0, len(sizes), step):
         some = slice(first, first + step)
         whole = sizes[some, None] + sizes[None, :] - shared[some] if similarity == "jaccard" else sizes[None, :]
-        columns[some] = 1.0 - shared[some] / whole
+        apart = 1.0 - shared[some] / whole
+        columns[some] = apart if hyperedges.weight is None else apart * hyperedges.weight
     return columns.T
 
 

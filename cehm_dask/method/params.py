@@ -14,6 +14,7 @@ from cehm_dask.engine.budget import Budget
 from cehm_dask.errors import InputError, InputTypeError
 from cehm_dask.masking import shown
 from cehm_dask.method.belonging import BELONGINGS
+from cehm_dask.method.weighting import Weights, checked_weights
 
 VARIANTS = {
     "auto": {"similarity": "jaccard", "belonging": "cosine", "schedule": "direct"},
@@ -66,6 +67,8 @@ class Params:
     max_iter: int = 100
     start_rows: int | None = None
     """Rows of a seeded sample that the start is found on; None: all."""
+    weights: Weights | None = None
+    """How much each member or hyperedge counts; None: all alike."""
     portfolio: bool | None = None
     """Whether candidates compete; None: with the variant "auto", unless a knob or a start is given."""
 
@@ -85,6 +88,7 @@ class Params:
             object.__setattr__(self, "start_rows", int(self.start_rows))
         if self.n_clusters > MAX_CLUSTERS:
             raise InputError(f"n_clusters={self.n_clusters}: at most {MAX_CLUSTERS} clusters are supported")
+        object.__setattr__(self, "weights", checked_weights(self.weights))
         if self.portfolio is None:
             single = self.init is not None or any(getattr(self, knob) is not None for knob in VARIANTS["auto"])
             object.__setattr__(self, "portfolio", self.variant == "auto" and not single)

@@ -20,18 +20,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, diags_array
 from scipy.spatial.distance import squareform
 
-from cehm_dask.data.labels import Labels
-from cehm_dask.data.sources import Codes
 from cehm_dask.machine import one_thread
-from cehm_dask.method import counting, kernels
+from cehm_dask.method import counting
 from cehm_dask.method.agreement import agreement, block_nmi, explained
 from cehm_dask.method.belonging import Floats, Int, evenness, tau, weights_of
-from cehm_dask.method.intersections import Hyperedges, hyperedges_of, mirror, part_of
+from cehm_dask.method.competing import Assignment, Rows
+from cehm_dask.method.intersections import Hyperedges
 from cehm_dask.method.medoids import medoids
-from cehm_dask.method.params import COMPETING_BYTES, COMPETING_ROWS, Params
+from cehm_dask.method.params import Params
 from cehm_dask.method.points import centres_by_k_means, nearest, unit_points
 from cehm_dask.method.spectral import (
     leading_vectors,
@@ -40,13 +39,10 @@ from cehm_dask.method.spectral import (
     link,
     local_weights,
     refined,
-    some_rows,
     symmetrise,
     weighted_connected_triples,
 )
 from cehm_dask.method.split import Split, best_split, found_in, split_weights
-
-Assignment = NDArray[np.int16]
 
 POINTS = 1 << 12
 """Rows that a spectral start looks for centres among; adjustion makes up for what more of them would give."""
@@ -125,91 +121,6 @@ class Competition:
         )
 
 
-def competing_rows(labels: Labels, seed: int) -> NDArray[np.int64]:
-    """Row numbers that candidates compete on, ascending: all, or a sample that only the seed and n decide."""
-    n = labels.n_samples
-    most = max(1, min(COMPETING_ROWS, COMPETING_BYTES // (labels.n_members * labels.itemsize)))
-    if n <= most:
-        return np.arange(n)
-    drawn = np.random.default_rng([seed, n, most]).choice(n, most, replace=False, shuffle=False)
-    return np.sort(drawn).astype(np.int64)
-
-
-class Rows:
-    """Label rows in memory, as an ensemble of their own: rows without any label are left out.
-
-    With ``members``, of these alone; only :meth:`count_slots` is about all.
-    """
-
-    def __init__(self, labels: Labels, codes: Codes, members: NDArray[np.intp] | None = None) -> None:
-        self._whole = (np.ascontiguousarray(codes), labels.offsets, labels.n_slots)
-        if members is not None:
-            labels, codes = labels.of_members(members), codes[:, members]
-        self.spoken = codes.any(axis=1) if labels.silent else np.ones(len(codes), bool)
-        """Which of the rows given have a label."""
-        self.codes = np.ascontiguousarray(codes if self.spoken.all() else codes[self.spoken])
-        self.offsets = labels.offsets
-        table = np.zeros((labels.n_slots, labels.n_slots), np.int32)
-        counting.intersections(self.codes, self.offsets, table)
-        mirror(table)
-        self.hyperedges: Hyperedges = hyperedges_of(labels, table, 0, len(self.codes))
-
-    def assign(self, weights: Floats) -> Assignment:
-        """Each row to the cluster it belongs to most."""
-        table, first_column = kernels.side_by_side([self.hyperedges.to_slots(weights)])
-        best = np.empty((1, len(self.codes)), np.int16)
-        kernels.belonging(self.codes, self.offsets, table, first_column, best, np.empty((1, len(self.codes))))
-        found: Assignment = best[0]
-        return found
-
-    def count(self, assignment: Assignment, n_clusters: int) -> Int:
-        """C of an assignment; rows with -1 are in no cluster."""
-        table = np.zeros((self.hyperedges.n_slots, n_clusters), np.int64)
-        kernels.count(self.codes, self.offsets, assignment, table)
-        return table[self.hyperedges.slots]
-
-    def count_slots(self, assignment: Assignment, n_clusters: int) -> Int:
-        """C of an assignment over the slots of all members."""
-        codes, offsets, n_slots = self._whole
-        everywhere = np.full(len(codes), -1, np.int16)
-        everywhere[self.spoken] = assignment
-        table = np.zeros((n_slots, n_clusters), np.int64)
-        kernels.count(codes, offsets, everywhere, table)
-        return table
-
-    def similarity(self, degrees: Floats) -> Floats:
-        """Hᵀ diag(1/d) H, where the degree d of a row is the sum of ``degrees`` over its hyperedges."""
-        edges = self.hyperedges
-        row_degrees = np.empty((len(self.codes), 1))
-        kernels.degrees(self.codes, self.offsets, edges.to_slots(degrees[:, None]), row_degrees)
-        unit = 1 << 30  # whole numbers add up alike in any order
-        weights = np.rint(unit / row_degrees[:, 0]).astype(np.int64)
-        upper = np.zeros((edges.n_slots, edges.n_slots), np.int64)
-        counting.weighted_intersections(self.codes, self.offsets, weights, upper)
-        counts = part_of(upper, edges.slots)
-        table = counts.view(np.float64)  # in place: the caller holds some tables of this size already
-        for some in some_rows(len(table)):
-            table[some] = counts[some] / unit
-        mirror(table)
-        return table
-
-    def incidence(self) -> Floats:
-        """H: 1 where a row is in a hyperedge."""
-        edge_of = np.full(self.hyperedges.n_slots, -1)
-        edge_of[self.hyperedges.slots] = np.arange(self.hyperedges.n_hyperedges)
-        edges = edge_of[self.codes + self.offsets.astype(np.intp)]
-        found = np.zeros((len(edges), self.hyperedges.n_hyperedges))
-        rows, columns = np.nonzero(edges >= 0)
-        found[rows, edges[rows, columns]] = 1.0
-        return found
-
-    def points(self, table: Floats) -> Floats:
-        """Sums of a table (n_hyperedges × d) over the hyperedges of each row."""
-        sums = np.empty((len(self.codes), table.shape[1]))
-        kernels.degrees(self.codes, self.offsets, self.hyperedges.to_slots(table), sums)
-        return sums
-
-
 def compete(rows: Rows, params: Params, seed: int) -> Competition:
     """Take every candidate to the end on the rows, and keep one."""
     k = params.n_clusters
@@ -259,8 +170,10 @@ def _spectral(rows: Rows, name: str, k: int, seed: int) -> Assignment:
     edges = rows.hyperedges
     if name == "links":
         mix = refined(edges, weighted_connected_triples)
+        if edges.weight is not None:
+            mix = csr_array(diags_array(edges.weight) @ mix)
     else:
-        weights = local_weights(edges) if name == "local" else np.ones(edges.n_hyperedges)
+        weights = edges.weighed(local_weights(edges) if name == "local" else np.ones(edges.n_hyperedges))
         weights /= weights.max()
         mix = weights[:, None]
     vectors, degrees = (_by_rows(rows, mix, k) if _fewer_rows(rows, k) else None) or _by_hyperedges(rows, mix, k)
@@ -324,7 +237,7 @@ def _walks(rows: Rows, k: int) -> Assignment:
     groups = fcluster(linkage(condensed, "average"), k, "maxclust") - 1
     inside = np.zeros((len(groups), k))
     inside[np.arange(len(groups)), groups] = 1.0
-    return np.asarray(rows.points(inside).argmax(axis=1), np.int16)
+    return np.asarray(rows.points(rows.hyperedges.weighed(inside)).argmax(axis=1), np.int16)
 
 
 WALK_VECTORS = 64

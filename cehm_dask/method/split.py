@@ -76,12 +76,14 @@ def _gains(counts: Int, hyperedges: Hyperedges, chosen: NDArray[np.intp], home: 
     whole = counts[:, home[chosen]].astype(np.float64)
     share = counts[chosen, home[chosen]] / sizes[chosen]
     part = np.minimum(hyperedges.intersections[:, chosen] * share, whole)
-    return _association(part, sizes) + _association(whole - part, sizes) - _association(whole, sizes)
+    halves = _association(part, hyperedges) + _association(whole - part, hyperedges)
+    return halves - _association(whole, hyperedges)
 
 
-def _association(part: Floats, sizes: Int) -> Floats:
-    volume = part.sum(axis=0)
-    return np.asarray((part * part / sizes[:, None]).sum(axis=0) / np.where(volume > 0, volume, 1.0))
+def _association(part: Floats, hyperedges: Hyperedges) -> Floats:
+    volume = hyperedges.weighed(part).sum(axis=0)
+    squares = hyperedges.weighed(part * part / hyperedges.sizes[:, None]).sum(axis=0)
+    return np.asarray(squares / np.where(volume > 0, volume, 1.0))
 
 
 def split_weights(weights: Floats, splits: Sequence[Split], members: NDArray[np.intp]) -> Floats:

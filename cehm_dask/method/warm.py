@@ -8,6 +8,7 @@ the same rows and members.
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,7 +55,15 @@ class Warm:
                 f"variant={wanted.variant!r}: the consensus it grows from is of variant={self.params.variant!r}; ask "
                 "for that, or fit anew"
             )
-        return replace(self.params, max_iter=wanted.max_iter)
+        if wanted.init is not None:
+            raise InputError("init: a consensus that grows has its start; leave init out, or fit anew")
+        if not wanted.portfolio and wanted.belonging != self.params.belonging:
+            raise InputError(
+                f"belonging={wanted.belonging!r}: the consensus it grows from has {self.params.belonging!r}; leave it "
+                "out, or fit anew"
+            )
+        weights = self.params.weights if wanted.weights is None else wanted.weights
+        return replace(self.params, max_iter=wanted.max_iter, weights=weights)
 
     def tally(self, engine: Engine) -> Tally | None:
         """Intersections of all rows and members; only new ones are counted, in one sweep. None: nothing is known."""
@@ -106,11 +115,23 @@ def warm_from(stored: StoredConsensus, labels: Labels) -> Warm:
             f"{listed(list(names))}, here they are {listed(labels.names)}"
         )
     knobs = {name: identity.get(name) for name in ("variant", "similarity", "schedule", "choose", "max_iter")}
+    knobs["weights"] = _weights(identity.get("weights"), names, labels.names)
     params = Params(facts["n_clusters"], belonging=facts["belonging"], portfolio=False, **knobs)
     known, rows = _known(stored, labels)
     digest = hashlib.blake2b(repr((facts["belonging"], start.shape)).encode(), digest_size=16)
     digest.update(np.ascontiguousarray(start).data)
     return Warm(params, int(identity.get("seed", 0)), start, digest.hexdigest(), known, rows)
+
+
+def _weights(given: Sequence[float] | None, names: Sequence[str], now: Sequence[str]) -> dict[str, float] | None:
+    """Weights of the members that are left, by name; new ones count 1."""
+    if given is None:
+        return None
+    if len(given) != len(names):
+        raise InputError(
+            f"weights: the consensus has {len(given)}, one per base cluster; it grows only with one per member"
+        )
+    return {name: weight for name, weight in zip(names, given, strict=True) if name in set(now)} or None
 
 
 def _slots(labels: Labels, member: int, known: NDArray[Any]) -> NDArray[np.intp]:

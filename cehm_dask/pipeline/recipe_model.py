@@ -44,6 +44,7 @@ def _clusters(value: Any) -> Any:
 
 Whole = Annotated[int, BeforeValidator(_no_boolean), Field(ge=1)]
 Seed = Annotated[int, BeforeValidator(_no_boolean), Field(ge=0, lt=2**32)]
+Weight = Annotated[float, BeforeValidator(_no_boolean), Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, BeforeValidator(_no_boolean), Field(gt=0, le=1)]
 Most = Annotated[float, BeforeValidator(_no_boolean), Field(ge=0, le=1)]
 Names = Annotated[list[str], BeforeValidator(_listed, json_schema_input_type=str | list[str]), Field(min_length=1)]
@@ -138,6 +139,9 @@ class ConsensusSection(Section):
     grow_from: str | None = Field(
         None, description="A consensus.zarr to start from, of fewer samples or of other members; with 'labels'."
     )
+    weights: list[Weight] | dict[str, Weight] | None = Field(
+        None, description="How much members count, in their order or by name (others 1); or a number per base cluster."
+    )
     seed: Seed = 0
 
     def ks(self, n_samples: int) -> list[int]:
@@ -146,7 +150,8 @@ class ConsensusSection(Section):
 
     def knobs(self) -> dict[str, Any]:
         """What is computed, whatever the number of clusters and the seed."""
-        return self.model_dump(include={"tries", "restarts", "variant", "choose", "max_iter", "start_rows"})
+        names = {"tries", "restarts", "variant", "choose", "max_iter", "start_rows", "weights"}
+        return self.model_dump(include=names)
 
     def params(self, k: int) -> Params:
         """All that is computed for one number of clusters."""

@@ -256,8 +256,9 @@ class _Run(Steps):
             if self.recipe.features is not None:
                 warn_of_tails(outcome.sizes, self.recipe.scale)
 
-        # Without the key where it is not given: what was done before there was one stays done.
-        settings = [ensemble.fingerprint, wanted.model_dump(exclude={"grow_from"})]
+        # Without keys that are not given: what was done before there were any stays done.
+        later = {name for name in ("grow_from", "weights") if getattr(wanted, name) is None}
+        settings = [ensemble.fingerprint, wanted.model_dump(exclude={"grow_from", *later})]
         settings += [] if wanted.grow_from is None else [fingerprint(wanted.grow_from)]
         self._do("consensus", settings, "consensus.zarr", make, what)
 

@@ -104,8 +104,9 @@ def grow(
     if given:
         target = url if into is None else os.fspath(into)
         left_out = [] if id is None else [id]
-        _require(open_ensemble(url), memory)
-        growth, labeller = _growth(stored, open_ensemble(url), ways, left_out)
+        before = open_ensemble(url)
+        _require(before, memory)
+        growth, labeller = _growth(stored, before, ways, left_out)
         _write(growth, labeller, stored, target, in_place=into is None, overwrite=overwrite, progress=progress)
         url = target
     labels = as_labels(url)
@@ -161,7 +162,7 @@ def _labelled(before: Ensemble, features: Any, left_out: list[str]) -> Iterator[
     labeller, facts = read_fitted(before)
     unseen: Counter[str] = Counter()
     said = facts["prepared"]
-    prepare = Preparation.of(**{**said, "drop": [*(said.get("drop") or ()), *left_out]})
+    prepare = Preparation.of(**{**said, "drop": [*(said["drop"] or ()), *left_out]})
     found = as_features(features, prepare.again(encoding_of(before.url, facts), unseen)).select(facts["features"])
     for start in range(0, found.n_samples, BLOCK_ROWS):
         stop = min(start + BLOCK_ROWS, found.n_samples)

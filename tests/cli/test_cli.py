@@ -16,9 +16,10 @@ import pytest
 
 from cehm_dask import CEHM, ConsensusWarning, __version__, cli, job
 from cehm_dask.cli.consensus import VARIANTS as OFFERED
-from cehm_dask.data.consensus_store import open_consensus
+from cehm_dask.data.consensus_store import ConsensusStore, open_consensus
 from cehm_dask.data.ensemble_store import open_ensemble
 from cehm_dask.data.ingest import ingest
+from cehm_dask.data.labels import as_labels
 from cehm_dask.data.synth import Synth
 from cehm_dask.method.params import VARIANTS
 from tests.conftest import cehm
@@ -544,3 +545,38 @@ def test_process__interrupted_goes_on_to_the_same_labels(large):
     _, err = cehm(*args)
     assert "round 1," not in err  # it went on, and did not start anew
     np.testing.assert_array_equal(labels_of(large / "c.zarr"), model.labels_[:])
+
+
+def test_import__whole_store_that_cannot_be_read_just_now(folder, monkeypatch, caplog):
+    """Exit code 6 would ask for the same command again, which then finds a store that exists."""
+
+    def unreachable(*_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("cehm_dask.cli.display.describe", unreachable)
+    cehm("import", "labels.npy", "new.zarr")
+    assert "new.zarr is written; it could not be read just now" in caplog.text
+    assert np.array_equal(as_labels("new.zarr").read(0, 200), as_labels("labels.zarr").read(0, 200))
+    assert "Input/output error" in refused("info", "new.zarr", code=6)
+
+
+def test_consensus__whole_result_beside_a_checkpoint_that_stays(folder, monkeypatch, caplog):
+    def unreachable(url):
+        raise ConnectionError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("cehm_dask.data.consensus_store.remove", unreachable)
+        cehm("consensus", "labels.zarr", "--k", 5, "-o", "out.zarr", code=6)  # before the start nothing may be left
+    cehm("consensus", "labels.zarr", "--k", 5, "-o", "out.zarr")
+    with monkeypatch.context() as patch:
+        finish = ConsensusStore.finish
+
+        def finish_without(self, facts):
+            patch.setattr("cehm_dask.data.consensus_store.remove", unreachable)
+            finish(self, facts)
+
+        patch.setattr(ConsensusStore, "finish", finish_without)
+        cehm("consensus", "labels.zarr", "--k", 5, "-o", "other.zarr")
+    assert "could not be removed (no answer)" in caplog.text
+    assert np.array_equal(labels_of("other.zarr"), labels_of("out.zarr"))
+    assert cehm("verify", "other.zarr")

@@ -195,3 +195,21 @@ def test_write_whole__answer_of_an_object_store_lost(monkeypatch, written):
     else:
         with pytest.raises(ConnectionError):
             write_whole(url, b"whole")
+
+
+def test_patiently__storage_that_fails_twice(monkeypatch):
+    monkeypatch.setattr(files, "WAITS", (0.0, 0.0))
+    faults = [ConnectionError("no answer"), OSError(5, "Input/output error")]
+
+    def read():
+        if faults:
+            raise faults.pop()
+        return "found"
+
+    assert files.patiently(read) == "found"
+    faults = [ConnectionError("no answer")] * 3
+    with pytest.raises(ConnectionError):
+        files.patiently(read)
+    assert not faults
+    with pytest.raises(KeyError):  # no fault of storage: at once
+        files.patiently(lambda: {}["absent"])

@@ -20,10 +20,11 @@ from cehm_dask.data.labels import as_labels
 from cehm_dask.data.synth import Synth
 from cehm_dask.job import Where, find_consensus
 from cehm_dask.machine import one_thread
+from cehm_dask.method import competing as competing_module
 from cehm_dask.method import portfolio
 from cehm_dask.method.agreement import contingency, nmi
+from cehm_dask.method.competing import Rows
 from cehm_dask.method.params import Params
-from cehm_dask.method.portfolio import Rows
 from cehm_dask.method.spectral import jaccard, likeness_of_walks
 from cehm_dask.method.split import found_in
 from tests import reference
@@ -179,7 +180,7 @@ def noisy():
 def competing(request, monkeypatch):
     """How many rows compete."""
     if request.param is not None:
-        monkeypatch.setattr(portfolio, "COMPETING_ROWS", request.param)
+        monkeypatch.setattr(competing_module, "COMPETING_ROWS", request.param)
     return request.param
 
 
@@ -214,7 +215,7 @@ def test_same_answer__any_ensemble(case, block_rows, threads):
 @given(case=cases(), rows=st.sampled_from([1, 3, 10]), block_rows=st.integers(1, 90))
 def test_sample__any_ensemble_gets_its_clusters(case, rows, block_rows):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(portfolio, "COMPETING_ROWS", rows)
+        patch.setattr(competing_module, "COMPETING_ROWS", rows)
         wanted = find_consensus(as_labels(case.P), Params(case.k), 0, Where(threads=1))
         assert_same(
             find_consensus(as_labels(case.P), Params(case.k), 0, Where(threads=2, block_rows=block_rows)), wanted
@@ -223,10 +224,10 @@ def test_sample__any_ensemble_gets_its_clusters(case, rows, block_rows):
 
 
 def test_sample__without_any_label(monkeypatch, tmp_path):
-    monkeypatch.setattr(portfolio, "COMPETING_ROWS", 2)
+    monkeypatch.setattr(competing_module, "COMPETING_ROWS", 2)
     P = np.full((400, 3), -1)
     P[[7, 9, 100, 101]] = [[0, 0, 0], [1, 1, 1], [0, 0, 1], [1, 1, 1]]
-    assert not np.isin([7, 9, 100, 101], portfolio.competing_rows(as_labels(P), 0)).any()
+    assert not np.isin([7, 9, 100, 101], competing_module.competing_rows(as_labels(P), 0)).any()
     wanted = find_consensus(as_labels(P), Params(3, restarts=3), 0, Where(threads=1))
     assert wanted.sizes.tolist() in ([1, 2, 1], [1, 1, 2], [2, 1, 1])
     assert wanted.consensus.chosen.candidates == []
@@ -237,17 +238,17 @@ def test_sample__without_any_label(monkeypatch, tmp_path):
 
 
 def test_sample__seed_and_size_decide_it(monkeypatch):
-    monkeypatch.setattr(portfolio, "COMPETING_ROWS", 200)
+    monkeypatch.setattr(competing_module, "COMPETING_ROWS", 200)
     labels = as_labels(noisy())
-    first, again, other = (portfolio.competing_rows(labels, seed) for seed in (0, 0, 1))
+    first, again, other = (competing_module.competing_rows(labels, seed) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
     assert len(set(first.tolist())) == 200
     assert (np.diff(first) > 0).all()
     assert first[0] >= 0
     assert first[-1] < 1500
     assert set(first.tolist()) != set(other.tolist())
-    monkeypatch.setattr(portfolio, "COMPETING_BYTES", 500)
-    assert len(portfolio.competing_rows(labels, 0)) == 500 // (labels.n_members * labels.itemsize)
+    monkeypatch.setattr(competing_module, "COMPETING_BYTES", 500)
+    assert len(competing_module.competing_rows(labels, 0)) == 500 // (labels.n_members * labels.itemsize)
 
 
 # --- the choice --------------------------------------------------------------------------------------------------
@@ -379,7 +380,7 @@ RESUMED = {
 @pytest.mark.parametrize("name", RESUMED)
 def test_resumed__as_if_never_interrupted(name, tmp_path, monkeypatch):
     make, k, rows = RESUMED[name]
-    monkeypatch.setattr(portfolio, "COMPETING_ROWS", rows)
+    monkeypatch.setattr(competing_module, "COMPETING_ROWS", rows)
     labels, params = as_labels(make()), Params(k)
     seen = []  # splits that the weights have, and clusters found, after each round
     wanted = find_consensus(
@@ -409,7 +410,7 @@ def test_resumed__as_if_never_interrupted(name, tmp_path, monkeypatch):
 
 def test_resumed__interrupted_every_round(tmp_path, monkeypatch):
     make, k, rows = RESUMED["splits that adjustion undoes"]
-    monkeypatch.setattr(portfolio, "COMPETING_ROWS", rows)
+    monkeypatch.setattr(competing_module, "COMPETING_ROWS", rows)
     labels = as_labels(make())
     wanted = find_consensus(labels, Params(k), 0, Where(threads=1))
     where = Where(threads=1, output=str(tmp_path / "c.zarr"))

@@ -288,6 +288,10 @@ def test_fit__grow_from_refuses_what_does_not_fit(tmp_path):
         CEHM(5).fit(labels, grow_from=tmp_path / "c.zarr")
     with pytest.raises(InputError, match="variant='tau': the consensus it grows from is of variant='auto'"):
         CEHM(4, variant="tau").fit(labels, grow_from=tmp_path / "c.zarr")
+    with pytest.raises(InputError, match="belonging='tau': the consensus it grows from has"):
+        CEHM(4, belonging="tau").fit(labels, grow_from=tmp_path / "c.zarr")
+    with pytest.raises(InputError, match="init: a consensus that grows has its start"):
+        CEHM(4, init=[0, 1, 2, 3]).fit(labels, grow_from=tmp_path / "c.zarr")
     with pytest.raises(InputError, match="7 members without names"):
         CEHM(4).fit(labels[:, 1:], grow_from=tmp_path / "c.zarr")
     with pytest.raises(InputError, match="no base cluster of the consensus"):
@@ -307,3 +311,19 @@ def test_grow__an_edited_note_of_growth_is_noticed(tmp_path):
     edit_facts(tmp_path / "e.zarr", grown={**stored, "members": [99]})
     with pytest.raises(StoreError, match="what it grew out of is damaged"):
         CEHM(4).fit(tmp_path / "e.zarr", grow_from=tmp_path / "old.zarr")
+
+
+def test_grow__weights_of_members_stay(tmp_path):
+    labels = made_up(10)
+    ingest(labels[:, :6], str(tmp_path / "e.zarr"))
+    weights = [3.0, 1.0, 1.0, 2.0, 1.0, 0.5]
+    CEHM(4, random_state=0, weights=weights).fit(tmp_path / "e.zarr", output=tmp_path / "c.zarr")
+    grow(tmp_path / "c.zarr", tmp_path / "e.zarr", tmp_path / "g.zarr", members=labels[:, 6:])
+    assert open_consensus(str(tmp_path / "g.zarr")).facts["identity"]["weights"] == [*weights, 1.0, 1.0]
+    into = {"into": tmp_path / "f.zarr"}
+    grow(tmp_path / "g.zarr", tmp_path / "e.zarr", tmp_path / "h.zarr", drop_members=["0", "7"], **into)
+    assert open_consensus(str(tmp_path / "h.zarr")).facts["identity"]["weights"] == [*weights[1:], 1.0]
+    by_cluster = np.linspace(1, 2, sum(len(np.unique(column[column >= 0])) for column in labels.T))
+    CEHM(4, random_state=0, weights=by_cluster).fit(labels, output=tmp_path / "b.zarr")
+    with pytest.raises(InputError, match="it grows only with one per member"):
+        CEHM(4).fit(labels, grow_from=tmp_path / "b.zarr")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse import csr_array
 
 from cehm_dask.data.labels import as_labels
 from cehm_dask.errors import BudgetError
@@ -301,7 +302,7 @@ def test_affinity__of_weighted_hyperedges_is_the_dense_product(gappy, gappy_tabl
     d = (B * w).sum(axis=1)
     expected = (B * w).T @ ((B * w) * np.where(d > 0, 1 / np.where(d > 0, d, 1), 0)[:, None])
     assert np.allclose(transfer_cut.affinity(engine, hyperedges, w), expected, rtol=1e-7, atol=0)
-    assert np.allclose(transfer_cut.affinity(engine, hyperedges, np.diag(w)), expected, rtol=1e-7, atol=0)
+    assert np.allclose(transfer_cut.affinity(engine, hyperedges, csr_array(np.diag(w))), expected, rtol=1e-7, atol=0)
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.15])
