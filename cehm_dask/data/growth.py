@@ -8,10 +8,10 @@ takes the place of the one before once it is whole.
 
 import hashlib
 import json
-import tempfile
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,23 @@ from cehm_dask.data.names import are_names, listed
 from cehm_dask.data.sources import Codes
 from cehm_dask.errors import InputError
 
+
+class KeptCodes:
+    """Codes in a file, read by rows: mapped, all of them would count as memory of this process."""
+
+    def __init__(self, file: IO[bytes], dtype: Any, n_rows: int, n_members: int) -> None:
+        self._file, self._dtype, self._n_rows, self._n_members = file, np.dtype(dtype), n_rows, n_members
+
+    def __len__(self) -> int:
+        return self._n_rows
+
+    def read(self, start: int, stop: int) -> Codes:
+        """Codes of the rows start to stop; safe to call from many threads."""
+        width = self._n_members * self._dtype.itemsize
+        found = os.pread(self._file.fileno(), (stop - start) * width, start * width)
+        return np.frombuffer(found, self._dtype).reshape(-1, self._n_members)
+
+
 Shard = tuple[str, list[NDArray[np.int64]]]
 """Digest of a shard, and the sizes of its clusters by member."""
 
@@ -37,7 +54,7 @@ class Growth:
     n_samples: int
     kept: tuple[int, ...]
     """Members of the ensemble before; they come first."""
-    added: Codes | None = None
+    added: KeptCodes | None = None
     """Codes of new rows, or of new members."""
     widths: tuple[int, ...] = ()
     """Of new members."""
@@ -83,10 +100,10 @@ class Growth:
         if self.added is None:
             return self.before.read(start, stop)[:, list(self.kept)]
         if self.names:
-            return np.concatenate((self.before.read(start, stop), self.added[start:stop]), axis=1)
+            return np.concatenate((self.before.read(start, stop), self.added.read(start, stop)), axis=1)
         parts = [self.before.read(start, min(stop, old))] if start < old else []
         if stop > old:
-            parts.append(self.added[max(start - old, 0) : stop - old])
+            parts.append(self.added.read(max(start - old, 0), stop - old))
         return np.concatenate(parts)
 
 
@@ -105,9 +122,9 @@ def _values(ensemble: Ensemble) -> Sequence[NDArray[Any]]:
     return ensemble.values or tuple(np.arange(width - 1) for width in ensemble.widths)
 
 
-def more_samples(before: Ensemble, blocks: Iterable[Codes]) -> Growth:
-    """New rows, given as blocks of codes of the same members."""
-    codes, content = _kept(blocks, np.min_scalar_type(max(before.widths) - 1), len(before.widths))
+def more_samples(before: Ensemble, blocks: Iterable[Codes], file: IO[bytes]) -> Growth:
+    """New rows, given as blocks of codes of the same members; ``file`` keeps them, open as long as they are read."""
+    codes, content = _kept(blocks, file, np.min_scalar_type(max(before.widths) - 1), len(before.widths))
     n_samples = before.n_samples + len(codes)
     return Growth(before, n_samples, tuple(range(len(before.widths))), codes, content=content)
 
@@ -127,8 +144,11 @@ def codes_of_samples(before: Ensemble, new: Any, leave_out: Sequence[str], unsee
         yield codes
 
 
-def more_members(before: Ensemble, stream: Stream, first: int) -> Growth:
-    """New members, given by their labels of all rows; ``first`` is the number of one that has no name."""
+def more_members(before: Ensemble, stream: Stream, first: int, file: IO[bytes]) -> Growth:
+    """New members, given by their labels of all rows; ``first`` is the number of one that has no name.
+
+    ``file`` as for :func:`more_samples`.
+    """
     names = stream.names
     if not are_names(names):
         names = tuple(str(first + j) for j in range(len(names)))
@@ -140,7 +160,7 @@ def more_members(before: Ensemble, stream: Stream, first: int) -> Growth:
             f"{stream.source} has {found.n_samples} rows, the ensemble {before.url} has {before.n_samples}: new "
             "members label the same rows"
         )
-    codes, content = _kept(found.codes(), found.dtype, len(names))
+    codes, content = _kept(found.codes(), file, found.dtype, len(names))
     known = json.dumps([own.tolist() for own in found.values])
     content = hashlib.blake2b(f"{content}{known}".encode(), digest_size=16).hexdigest()
     added = (codes, found.widths, names, found.values, content)
@@ -157,17 +177,15 @@ def fewer_members(before: Ensemble, drop: Sequence[str]) -> Growth:
     return Growth(before, before.n_samples, kept)
 
 
-def _kept(blocks: Iterable[Codes], dtype: Any, n_members: int) -> tuple[Codes, str]:
-    """Blocks of codes one after the other in a temporary file, mapped, and their digest."""
+def _kept(blocks: Iterable[Codes], file: IO[bytes], dtype: Any, n_members: int) -> tuple[KeptCodes, str]:
+    """Blocks of codes one after the other in a file, and their digest."""
     rows, digest = 0, hashlib.blake2b(digest_size=16)
-    # The file has no name: it goes when the last array that maps it does.
-    with tempfile.TemporaryFile() as file:
-        for block in blocks:
-            codes = np.ascontiguousarray(block, dtype)
-            digest.update(codes.data)
-            file.write(codes.data)
-            rows += len(codes)
-        if not rows:
-            raise InputError("n_samples=0: there are no new rows")
-        file.flush()
-        return np.memmap(file, dtype, "r", shape=(rows, n_members)), digest.hexdigest()
+    for block in blocks:
+        codes = np.ascontiguousarray(block, dtype)
+        digest.update(codes.data)
+        file.write(codes.data)
+        rows += len(codes)
+    if not rows:
+        raise InputError("n_samples=0: there are no new rows")
+    file.flush()
+    return KeptCodes(file, dtype, rows, n_members), digest.hexdigest()

@@ -6,10 +6,11 @@ that has grown already is known by what it says of itself, and never grows twice
 """
 
 import os
+import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -106,8 +107,9 @@ def grow(
         left_out = [] if id is None else [id]
         before = open_ensemble(url)
         _require(before, memory)
-        growth, labeller = _growth(stored, before, ways, left_out)
-        _write(growth, labeller, stored, target, in_place=into is None, overwrite=overwrite, progress=progress)
+        with tempfile.TemporaryFile() as file:
+            growth, labeller = _growth(stored, before, ways, left_out, file)
+            _write(growth, labeller, stored, target, in_place=into is None, overwrite=overwrite, progress=progress)
         url = target
     labels = as_labels(url)
     warm = warm_from(stored, labels)
@@ -127,7 +129,7 @@ def _require(before: Ensemble, memory: str | int | None) -> None:
 
 
 def _growth(
-    stored: StoredConsensus, before: Ensemble, ways: dict[str, Any], left_out: list[str]
+    stored: StoredConsensus, before: Ensemble, ways: dict[str, Any], left_out: list[str], file: IO[bytes]
 ) -> tuple[Growth, Labeller | None]:
     """What the ensemble becomes, and the fitted members that it then holds."""
     if ways["drop_members"] is not None:
@@ -139,11 +141,12 @@ def _growth(
             labeller = Labeller(labeller.scaling, *parts)
         return growth, labeller
     if ways["members"] is not None:
-        return more_members(before, open_stream(ways["members"], left_out), int(stored.facts["n_members"])), None
+        stream, first = open_stream(ways["members"], left_out), int(stored.facts["n_members"])
+        return more_members(before, stream, first, file), None
     if ways["features"] is not None:
-        return more_samples(before, _labelled(before, ways["features"], left_out)), _labeller(before)
+        return more_samples(before, _labelled(before, ways["features"], left_out), file), _labeller(before)
     unseen: list[int] = []
-    growth = more_samples(before, codes_of_samples(before, ways["samples"], left_out, unseen))
+    growth = more_samples(before, codes_of_samples(before, ways["samples"], left_out, unseen), file)
     if sum(unseen):
         warnings.warn(
             f"{sum(unseen):,} base labels of new rows are of clusters that no row had before: they count as missing",

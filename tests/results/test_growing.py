@@ -23,6 +23,7 @@ from cehm_dask.members.generate import generate
 from cehm_dask.method.warm import warm_from
 from cehm_dask.results.growing import grow
 from tests.conftest import cehm, edit_facts
+from tests.pretended_s3 import BUCKET
 
 pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
 
@@ -131,6 +132,34 @@ def test_grow__same_bits_for_any_blocks_and_threads(tmp_path_factory, seed, way,
         for row, label in zip(own, known, strict=True):
             inside = outcomes[0].labels[(after[name] == label).to_numpy()]
             np.testing.assert_array_equal(row, np.bincount(inside, minlength=4))
+
+
+@settings(max_examples=12)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from(WAYS),
+    st.integers(10, 299),
+    st.integers(8 * 16, 8 * 200),
+    st.sampled_from([0.0, 0.2]),
+)
+def test_grow__tables_that_are_taken_over_change_no_bit(tmp_path_factory, seed, way, rows, chunk_bytes, missing):
+    folder = tmp_path_factory.mktemp("grow")
+    labels = made_up(seed, n=300, missing=missing)
+    before = {"samples": labels[:rows], "members": labels[:, :6], "drop_members": labels}[way]
+    added = {"samples": labels[rows:], "members": labels[:, 6:], "drop_members": ["2", "5"]}[way]
+    into = {"into": folder / "into.zarr"} if way == "drop_members" else {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ensemble_writer, "CHUNK_BYTES", chunk_bytes)
+        ingest(before, str(folder / "e.zarr"))
+        CEHM(4, random_state=0).fit(folder / "e.zarr", output=folder / "old.zarr")
+        grow(folder / "old.zarr", folder / "e.zarr", folder / "new.zarr", **{way: added}, **into)
+    # A frame with the names of the members has no tables to take over: all is counted anew.
+    names = [str(j) for j in range(8) if way != "drop_members" or str(j) not in added]
+    anew = pd.DataFrame(expected(labels, way), columns=names)
+    wanted = CEHM(4).fit(anew, grow_from=folder / "old.zarr", output=folder / "wanted.zarr")
+    for one, other in zip(result(folder / "new.zarr"), result(folder / "wanted.zarr"), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert wanted.n_clusters_found_ == 4
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -327,3 +356,16 @@ def test_grow__weights_of_members_stay(tmp_path):
     CEHM(4, random_state=0, weights=by_cluster).fit(labels, output=tmp_path / "b.zarr")
     with pytest.raises(InputError, match="it grows only with one per member"):
         CEHM(4).fit(labels, grow_from=tmp_path / "b.zarr")
+
+
+def test_grow__in_an_object_store(s3):
+    labels = made_up(11, n=300)
+    place = f"s3://{BUCKET}/growing"
+    ingest(labels[:250], f"{place}/e.zarr", chunk_rows=40)
+    CEHM(4, random_state=0).fit(f"{place}/e.zarr", output=f"{place}/c.zarr")
+    for _ in range(2):  # the second time, the ensemble has grown
+        grow(f"{place}/c.zarr", f"{place}/e.zarr", f"{place}/g.zarr", samples=labels[250:], overwrite=True)
+        found = open_ensemble(f"{place}/e.zarr")
+        np.testing.assert_array_equal(found.read(0, 300).astype(int) - 1, labels)
+    wanted = CEHM(4).fit(labels, grow_from=f"{place}/c.zarr")
+    np.testing.assert_array_equal(open_consensus(f"{place}/g.zarr").array("labels")[:], wanted.labels_)
