@@ -1,7 +1,12 @@
 """A consensus that grows: the same bits for any blocks, workers and interruptions; stable, with k clusters, cheap."""
 
+import json
 import shutil
+import subprocess
+import sys
+import textwrap
 
+import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cehm_dask import CEHM
-from cehm_dask.data import ensemble_writer
+from cehm_dask.data import ensemble_writer, shape
 from cehm_dask.data.consensus_store import open_consensus
 from cehm_dask.data.ensemble_store import open_ensemble
 from cehm_dask.data.features import as_features
@@ -369,3 +374,135 @@ def test_grow__in_an_object_store(s3):
         np.testing.assert_array_equal(found.read(0, 300).astype(int) - 1, labels)
     wanted = CEHM(4).fit(labels, grow_from=f"{place}/c.zarr")
     np.testing.assert_array_equal(open_consensus(f"{place}/g.zarr").array("labels")[:], wanted.labels_)
+
+
+def test_grow__of_very_many_members_some_are_compared(tmp_path, monkeypatch):
+    for name, value in {"MOST_COMPARED": 30, "COMPARED": 20, "FEWEST_MEMBERS": 3, "FEWEST_A_CLUSTER": 1}.items():
+        monkeypatch.setattr(shape, name, value)
+    labels = made_up(12, members=12)
+    ingest(labels[:OLD], str(tmp_path / "e.zarr"))
+    CEHM(4, random_state=0).fit(tmp_path / "e.zarr", output=tmp_path / "c.zarr")
+    assert open_consensus(str(tmp_path / "c.zarr")).facts["compared_members"] is not None
+    grow(tmp_path / "c.zarr", tmp_path / "e.zarr", tmp_path / "g.zarr", samples=labels[OLD:])
+    wanted = CEHM(4).fit(labels, grow_from=tmp_path / "c.zarr")
+    np.testing.assert_array_equal(open_consensus(str(tmp_path / "g.zarr")).array("labels")[:], wanted.labels_)
+    assert wanted.n_clusters_found_ == 4
+
+
+def test_fit__a_dask_array_grows_where_it_is(tmp_path):
+    labels = made_up(13)
+    CEHM(4, random_state=0).fit(labels[:OLD], output=tmp_path / "c.zarr")
+    lazy = CEHM(4).fit(da.from_array(labels, chunks=(250, -1)), grow_from=tmp_path / "c.zarr")
+    np.testing.assert_array_equal(lazy.labels_.compute(), CEHM(4).fit(labels, grow_from=tmp_path / "c.zarr").labels_)
+
+
+# One process that has everything loaded and no threads yet forks a child for every kill and one for the command after.
+DRIVER = """
+    import json, os, shutil, sys, warnings
+    import numpy as np
+    from cehm_dask import CEHM
+    from cehm_dask.data import ensemble_writer
+    from cehm_dask.data.consensus_store import open_consensus
+    from cehm_dask.data.ensemble_store import open_ensemble
+    from cehm_dask.data.ingest import ingest
+    from cehm_dask.results.growing import grow
+    from tests.results.test_growing import made_up
+
+    warnings.simplefilter("ignore")
+    folder, wanted_steps = sys.argv[1], sys.argv[2]
+    ensemble_writer.CHUNK_BYTES = 8 * 64
+    labels, old = made_up(14), f"{folder}/old"
+    steps, last_step = 0, None
+
+    def hook(event, args):
+        "Every change of a file or folder is a step; before the last one, the process is gone."
+        global steps
+        if event == "open":
+            changes = isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        else:
+            changes = event in ("os.rename", "os.remove", "os.rmdir", "os.mkdir")
+        if changes and last_step is not None and folder in str(args[0]):
+            steps += 1
+            if steps == last_step:
+                os._exit(9)
+
+    sys.addaudithook(hook)
+
+    def in_child(work):
+        "What work gives, as JSON, in a process of its own; None if that was killed."
+        reader, writer = os.pipe()
+        if os.fork() == 0:
+            os.close(reader)
+            try:
+                os.write(writer, json.dumps(work()).encode())
+                os._exit(0)
+            except BaseException as error:
+                os.write(writer, json.dumps(repr(error)).encode())
+                os._exit(1)
+        os.close(writer)
+        with os.fdopen(reader) as pipe:
+            said = pipe.read()
+        os.wait()
+        return json.loads(said) if said else None
+
+    def begin():
+        ingest(labels[:800], f"{old}/e.zarr")
+        CEHM(4, random_state=0).fit(f"{old}/e.zarr", output=f"{old}/c.zarr", client=False)
+
+    def grown():
+        grow(f"{folder}/now/c.zarr", f"{folder}/now/e.zarr", f"{folder}/now/g.zarr", samples=labels[800:])
+
+    def seen():
+        ensemble = open_ensemble(f"{folder}/now/e.zarr")
+        codes = ensemble.read(0, ensemble.n_samples).astype(int) - 1
+        return len(codes) if np.array_equal(codes, labels[: len(codes)]) else "other labels"
+
+    def killed(step):
+        global last_step
+        last_step = step
+        grown()
+        return steps
+
+    def again():
+        try:
+            grown()
+        except OSError as error:  # it was killed after the very end
+            assert "is finished" in str(error), error
+        return [seen(), open_consensus(f"{folder}/now/g.zarr").array("labels")[:].tolist()]
+
+    def start_over():
+        shutil.rmtree(f"{folder}/now", ignore_errors=True)
+        shutil.copytree(old, f"{folder}/now")
+
+    assert in_child(begin) is None
+    start_over()
+    wanted = in_child(again)
+    assert wanted[0] == 900, wanted
+    start_over()
+    total = in_child(lambda: killed(0))
+    assert isinstance(total, int), total
+    chosen = range(1, total + 1) if wanted_steps == "all" else np.linspace(1, total, 10).astype(int).tolist()
+    found = {"steps": total, "old": 0, "new": 0, "wrong": []}
+    for step in chosen:
+        start_over()
+        if in_child(lambda: killed(step)) is not None:
+            found["wrong"].append(["not killed", step])
+        rows = in_child(seen)
+        if rows not in (800, 900):
+            found["wrong"].append(["read after the kill", step, rows])
+        found["old" if rows == 800 else "new"] += 1
+        if (after := in_child(again)) != wanted:
+            found["wrong"].append(["the same command again", step, str(after)[:300]])
+    print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize("steps", ["some", pytest.param("all", marks=pytest.mark.slow)])
+def test_grow__killed_at_a_step_and_given_again(tmp_path, steps):
+    command = [sys.executable, "-c", textwrap.dedent(DRIVER), str(tmp_path), steps]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    print(found)
+    assert found["wrong"] == []
+    assert min(found["old"], found["new"]) > 0
