@@ -6,7 +6,8 @@ consensus, and keeps the fitted members so that new rows can be labelled. Saved 
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self, cast
 
@@ -17,11 +18,12 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from cehm_dask.clusters.current import client_of
+from cehm_dask.data.attributes import place_in, require
 from cehm_dask.data.collections import is_collection
 from cehm_dask.data.features import Features, as_features
 from cehm_dask.data.model_store import load_model, save_model
 from cehm_dask.data.names import are_names
-from cehm_dask.data.preparation import Encoding, Preparation
+from cehm_dask.data.preparation import Encoding, Preparation, warn_of_unseen
 from cehm_dask.data.transformer import warn_of_tails
 from cehm_dask.engine.collection import Held
 from cehm_dask.engine.sweep import workers
@@ -31,9 +33,9 @@ from cehm_dask.job import Where, machine_of
 from cehm_dask.lazy import like
 from cehm_dask.machine import cores
 from cehm_dask.members.collection import base_labels_of, features_on, label_lazily, stored_labels_of
-from cehm_dask.members.fit import MemberPlan, k_range, plan_members
+from cehm_dask.members.fit import Labeller, MemberPlan, k_range, plan_members
 from cehm_dask.members.generate import generate, label_all, make_labeller, makers
-from cehm_dask.members.stored import arrays_of, encoding_of, labeller_of, refuse_misfits
+from cehm_dask.members.stored import arrays_of, encoding_of, fitted_of_run, is_run, labeller_of, refuse_misfits
 from cehm_dask.method.params import auto_members
 from cehm_dask.method.rounds import Harvest
 from cehm_dask.profiles.blocks import HeldClusters
@@ -356,20 +358,22 @@ class ClusterEnsemble(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
 
     def predict_blocks(self, X: Any) -> Iterator[Harvest]:
         """Clusters, margins and confidences of rows that do not fit in memory, a block at a time."""
-        features = self._fitting(X)
+        unseen: Counter[str] = Counter()
+        features = self._fitting(X, unseen)
         for start, stop in features.blocks():
             codes = self._labeller.label(features.read(start, stop), start, features.names)
             yield self.consensus_.predict_details(codes)
+        warn_of_unseen(unseen)
 
-    def _fitting(self, X: Any) -> Features:
+    def _fitting(self, X: Any, unseen: Counter[str] | None = None) -> Features:
         """New features in the order of those that were fitted."""
         check_is_fitted(self)
-        return as_features(X, self._preparation().again(self._encoding)).select(self.encoded_names_)
+        return as_features(X, self._preparation().again(self._encoding, unseen)).select(self.encoded_names_)
 
     def save(self, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write what ``predict`` needs to a Zarr store; for members that assign to the nearest centre."""
+        """Write what ``predict`` needs to a Zarr store; for all members that ``base`` has names for."""
         check_is_fitted(self)
-        arrays = arrays_of(self._labeller, self.base, self.scale)
+        arrays = arrays_of(self._labeller, self.scale)
         arrays |= {f"consensus_{name}": array for name, array in self.consensus_.to_arrays().items()}
         parameters = {name: value for name, value in self.get_params(deep=False).items() if name != "random_state"}
         facts = {"parameters": json.loads(json.dumps(parameters)), "members": self.members_}
@@ -378,16 +382,31 @@ class ClusterEnsemble(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
 
     @classmethod
     def load(cls, url: str | os.PathLike[str]) -> "ClusterEnsemble":
-        """Read a model that :meth:`save` wrote, ready to predict."""
-        arrays, facts = load_model(os.fspath(url))
-        refuse_misfits(os.fspath(url), arrays, facts)
+        """Read a model that :meth:`save` wrote, or that of a run directory, ready to predict."""
+        place = os.fspath(url)
+        if is_run(place):
+            return cls._of_run(place)
+        arrays, facts = load_model(place)
+        require(place, facts, {"parameters": dict, "members": list, "features": list})
+        refuse_misfits(place, arrays, str(facts["parameters"].get("scale")), len(facts["features"]))
         try:
             model = cls(**facts["parameters"])
         except TypeError as error:
             raise StoreError(f"store {url}: parameters of another version ({error}); create it again") from error
-        model._labeller, model.members_ = labeller_of(arrays, model.scale), facts["members"]
         saved = {name.removeprefix("consensus_"): array for name, array in arrays.items() if "consensus_" in name}
         settings = {name: getattr(model, name) for name in CONSENSUS}
-        model.consensus_ = CEHM(model.n_clusters, **settings).from_arrays(saved, os.fspath(url))
-        model._name_features([str(name) for name in facts["features"]], encoding_of(os.fspath(url), facts))
-        return model
+        consensus = CEHM(model.n_clusters, **settings).from_arrays(saved, place)
+        return model._take_up(consensus, labeller_of(arrays, model.scale), facts["members"], place, facts)
+
+    @classmethod
+    def _of_run(cls, url: str) -> "ClusterEnsemble":
+        """The model of a run that began with features: the members in its ensemble, and its consensus."""
+        labeller, members, facts = fitted_of_run(url)
+        consensus = CEHM.load(place_in(url, "consensus.zarr")).counted_from_one()
+        model = cls(consensus.n_clusters, len(members), scale=facts["scale"], **facts["prepared"])
+        return model._take_up(consensus, labeller, members, url, facts)
+
+    def _take_up(self, consensus: CEHM, labeller: Labeller, members: Any, url: str, facts: Mapping[str, Any]) -> Self:
+        self.consensus_, self._labeller, self.members_ = consensus, labeller, members
+        self._name_features([str(name) for name in facts["features"]], encoding_of(url, facts))
+        return self

@@ -7,7 +7,7 @@ table C and the members' labels, never anything of size n but the labels and mar
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Self, cast
 
@@ -18,23 +18,24 @@ from sklearn.utils.validation import check_is_fitted
 
 from cehm_dask.clusters.current import client_of
 from cehm_dask.data.alignment import joined
-from cehm_dask.data.attributes import Facts, kind_of, require
+from cehm_dask.data.attributes import kind_of
 from cehm_dask.data.collections import is_collection
 from cehm_dask.data.consensus_store import open_consensus
 from cehm_dask.data.ensemble_store import known_labels
 from cehm_dask.data.ingest import label_blocks
-from cehm_dask.data.model_store import load_model, save_model
+from cehm_dask.data.model_store import save_model
 from cehm_dask.data.names import are_names
 from cehm_dask.engine.collection import Held
 from cehm_dask.engine.sweep import Engine
-from cehm_dask.errors import InputError, StoreError
+from cehm_dask.errors import InputError
 from cehm_dask.job import Where, find_consensus, opened, seed_of
 from cehm_dask.lazy import lazily, read_field, read_membership
 from cehm_dask.method.params import Params
 from cehm_dask.method.problem import Problem
 from cehm_dask.method.result import gather, join
 from cehm_dask.method.rounds import Harvest
-from cehm_dask.model import Model, model_of, model_of_arrays
+from cehm_dask.method.warm import warm_from
+from cehm_dask.model import Model, model_of, model_of_arrays, saved_tables, stored_tables
 from cehm_dask.progress import ProgressLike
 
 SETTINGS = ("variant", "similarity", "belonging", "schedule", "choose", "max_iter")
@@ -180,6 +181,7 @@ class CEHM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         *,
         output: str | os.PathLike[str] | None = None,
         overwrite: bool = False,
+        grow_from: str | os.PathLike[str] | None = None,
         memory: str | int | None = None,
         client: Any = None,
         record: Callable[[int, str, int, NDArray[np.int16]], None] | None = None,
@@ -200,6 +202,9 @@ class CEHM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
             resumes from it. ``labels_`` and ``margin_`` are then Zarr arrays, read when indexed.
         overwrite : bool
             Replace an output that exists.
+        grow_from : path or URL, optional
+            Of a consensus.zarr of fewer samples, or of fewer or more members: the run starts from it, with the same
+            belonging and number of clusters, and only moves samples until none moves (``docs/growing.md``).
         memory : str or int, optional
             What a process may take in all, such as "2GiB"; default: a share of what is free.
         client : distributed.Client, address, cluster file, or False; optional
@@ -224,7 +229,11 @@ class CEHM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         with client_of(client) as who, opened(X, who, memory) as held:
             labels, lazy = held.labels, held.collection is not None and output is None
             where = Where(memory=memory, client=who, output=place, overwrite=overwrite, lazy=lazy)
-            outcome = find_consensus(labels, params, seed, where, ks=ks, auto=auto, record=follow, progress=progress)
+            how: dict[str, Any] = {"ks": ks, "auto": auto}
+            if grow_from is not None:
+                warm = warm_from(open_consensus(os.fspath(grow_from)), labels)
+                params, seed, how = warm.params_for(params, ks, auto), warm.seed, {"warm": warm}
+            outcome = find_consensus(labels, params, seed, where, record=follow, progress=progress, **how)
         result, problem = outcome.consensus, outcome.consensus.chosen.problem
         self.labels_ = _wide(outcome.labels)
         self.margin_ = outcome.margin
@@ -281,9 +290,12 @@ class CEHM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         check_is_fitted(self)
         return self._fields(X) if is_collection(X) else self._model.predict(X, singled)
 
-    def predict_blocks(self, X: Any) -> Iterator[Harvest]:
-        """:meth:`predict_details` for base labels that do not fit in memory, some rows at a time."""
-        for labels in label_blocks(X):
+    def predict_blocks(self, X: Any, leave_out: Sequence[str] = ()) -> Iterator[Harvest]:
+        """:meth:`predict_details` for base labels that do not fit in memory, some rows at a time.
+
+        ``leave_out`` names columns of a table that are no members.
+        """
+        for labels in label_blocks(X, leave_out):
             yield self.predict_details(labels)
 
     def save(self, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -306,7 +318,7 @@ class CEHM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     def load(cls, url: str | os.PathLike[str]) -> "CEHM":
         """The model that :meth:`save` wrote, or behind a consensus.zarr, ready to predict."""
         url = os.fspath(url)
-        tables, facts, settings = _saved(url) if kind_of(url) == "model" else _stored(url)
+        tables, facts, settings = saved_tables(url) if kind_of(url) == "model" else stored_tables(url)
         values = [known_labels(known) for known in facts["label_values"]]
         correlation = {"correlation": [facts["correlation"]]}
         model = model_of({**tables, **correlation}, values, facts["members"], url)
@@ -349,6 +361,10 @@ class CEHM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         """Take up what :meth:`to_arrays` gave, ready to predict; ``url`` names where it was stored."""
         return self._take_up(model_of_arrays(arrays, url))
 
+    def counted_from_one(self) -> Self:
+        """The same for members whose labels are counted from 1, as :class:`ClusterEnsemble` does, not from 0."""
+        return self._take_up(replace(self._model, values=[known + 1 for known in self._model.values]))
+
     def _take_up(self, model: Model) -> Self:
         self._model = model
         self.counts_, self.weights_ = model.counts, model.weights
@@ -361,26 +377,6 @@ class CEHM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     def _params(self, n_clusters: int) -> Params:
         knobs = {name: value for name, value in self.get_params(deep=False).items() if name != "random_state"}
         return Params(**{**knobs, "n_clusters": n_clusters})
-
-
-def _saved(url: str) -> tuple[dict[str, Any], Any, Any]:
-    """Tables, facts and settings of a model that was saved by itself."""
-    tables, facts = load_model(url)
-    require(
-        url, facts, {"n_clusters": int, "settings": dict, "correlation": float, "label_values": list, "members": list}
-    )
-    if missing := sorted({"counts", "weights", "lead"} - tables.keys()):
-        raise StoreError(f"store {url}: lacks {', '.join(missing)}; it is no model of CEHM, or was edited")
-    return tables, facts, Facts(facts["settings"], url)
-
-
-def _stored(url: str) -> tuple[dict[str, Any], Any, Any]:
-    """The same, of a consensus."""
-    stored = open_consensus(url)
-    if "label_values" not in stored.facts:
-        raise StoreError(f"store {url}: does not say which labels its members have; create it again")
-    tables = {name: stored.table(name) for name in ("counts", "weights", "hyperedge_weight") if name in stored}
-    return {**tables, "lead": np.asarray(stored.facts["lead"])}, stored.facts, Facts(stored.facts["identity"], url)
 
 
 def _wide(labels: Any) -> Any:

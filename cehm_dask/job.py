@@ -52,6 +52,7 @@ from cehm_dask.method.rounds import Harvest
 from cehm_dask.method.solution import Consensus
 from cehm_dask.method.survey import mean_margin
 from cehm_dask.method.trail import stages_of
+from cehm_dask.method.warm import Warm
 from cehm_dask.method.weighting import in_order
 from cehm_dask.progress import ProgressLike, as_progress
 
@@ -158,13 +159,14 @@ def find_consensus(
     *,
     ks: Sequence[int] = (),
     auto: bool = False,
+    warm: Warm | None = None,
     record: Record | None = None,
     progress: ProgressLike | None = None,
 ) -> Outcome:
     """Consensus of base labels, for one value of k or for several side by side.
 
     With ``auto``, one of :func:`auto_clusters` is chosen from the intersections and run; memory is set aside for the
-    largest.
+    largest. With ``warm``, the run starts from a finished consensus, with its parameters.
 
     ``progress`` gets every finished round and, if it is a ``Progress``, the rows done inside a sweep.
     """
@@ -185,11 +187,13 @@ def find_consensus(
             raise
     store = None
     if where.output is not None:
-        store = ConsensusStore(where.output, identity(labels, params, ks, seed, auto=auto))
+        grows = {} if warm is None else {"grown_from": warm.mark}
+        store = ConsensusStore(where.output, identity(labels, params, ks, seed, auto=auto) | grows)
         store.open(overwrite=where.overwrite)
     try:
         with _told_when_lost(where.client), Engine(labels, budget, where.client, told) as engine:
-            result = consensus(engine, problems_of, seed, auto=auto, store=store, record=record, progress=told)
+            how: dict[str, Any] = {"auto": auto, "warm": warm, "store": store, "record": record}
+            result = consensus(engine, problems_of, seed, progress=told, **how)
             problem = result.chosen.problem
             gauge = gauge_of(result.hyperedges, problem.counts, result.correlation)
             order = replace(problem.last_order(), gauge=gauge)

@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cehm_dask.data.attributes import Facts, require
+from cehm_dask.data.consensus_store import open_consensus
 from cehm_dask.data.labels import Labels, relabel
+from cehm_dask.data.model_store import load_model
 from cehm_dask.errors import StoreError
 from cehm_dask.method import kernels
 from cehm_dask.method.confidence import Gauge, evidence, exponents
@@ -104,8 +107,30 @@ def model_of(tables: Mapping[str, Any], values: Sequence[NDArray[Any]], names: S
 
 def model_of_arrays(arrays: Mapping[str, NDArray[Any]], url: str) -> Model:
     """What :meth:`Model.to_arrays` gave; ``url`` names where it was stored."""
+    if missing := sorted({"counts", "weights", "lead", "correlation", "values", "values_of"} - arrays.keys()):
+        raise StoreError(f"store {url}: lacks {', '.join(f'consensus_{name}' for name in missing)}; create it again")
     values, lengths = arrays["values"], arrays["values_of"]
     if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or lengths.min() < 0 or lengths.sum() != len(values):
         raise StoreError(f"store {url}: values_of do not fit the values: edited or damaged; create it again")
     parts = np.split(values, np.cumsum(lengths)[:-1])
     return model_of(arrays, parts, [str(j) for j in range(len(parts))], url)
+
+
+def saved_tables(url: str) -> tuple[dict[str, Any], Any, Any]:
+    """Tables, facts and settings of a model that was saved by itself."""
+    tables, facts = load_model(url)
+    require(
+        url, facts, {"n_clusters": int, "settings": dict, "correlation": float, "label_values": list, "members": list}
+    )
+    if missing := sorted({"counts", "weights", "lead"} - tables.keys()):
+        raise StoreError(f"store {url}: lacks {', '.join(missing)}; it is no model of CEHM, or was edited")
+    return tables, facts, Facts(facts["settings"], url)
+
+
+def stored_tables(url: str) -> tuple[dict[str, Any], Any, Any]:
+    """The same, of a consensus."""
+    stored = open_consensus(url)
+    if "label_values" not in stored.facts:
+        raise StoreError(f"store {url}: does not say which labels its members have; create it again")
+    tables = {name: stored.table(name) for name in ("counts", "weights", "hyperedge_weight") if name in stored}
+    return {**tables, "lead": np.asarray(stored.facts["lead"])}, stored.facts, Facts(stored.facts["identity"], url)

@@ -110,7 +110,7 @@ def consensus(
     auto = isinstance(n_clusters, str)
     ks = [2] if isinstance(n_clusters, str) else n_clusters if isinstance(n_clusters, list) else [n_clusters]
     checked = Params(ks[0], **params, weights=None if weights is None else parse_weights(weights))
-    with _started(cluster) as started, client_of(started) as client, Rounds(console, quiet=quiet) as progress:
+    with started_on(cluster) as started, client_of(started) as client, Rounds(console, quiet=quiet) as progress:
         if started is not None and not quiet:
             console.print(f"dashboard: {client.dashboard_link}", highlight=False)
         given: Any = labels if cells is None else cells.frame
@@ -132,7 +132,7 @@ def consensus(
             console.print(f"written: {escape(output)}", highlight=False, soft_wrap=True)
 
 
-def _started(cluster: str | None) -> AbstractContextManager[Any]:
+def started_on(cluster: str | None) -> AbstractContextManager[Any]:
     """A client of the cluster that is named; None for threads, for which nothing of clusters is loaded."""
     if cluster is None:
         return nullcontext()

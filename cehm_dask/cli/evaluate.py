@@ -101,19 +101,24 @@ def _show(console: Console, found: dict[str, Any]) -> None:
 @click.argument("model")
 @click.argument("new")
 @click.option("-o", "--output", required=True, help="Where labels and margins go: .npy, .csv, .parquet or .zarr.")
+@click.option("--id", "row_id", help="Column that names the new rows; kept in the output.  [default: the model's own]")
 @click.option("--memory", help="Memory the command may take in all, such as 2GiB.  [default: a share of what is free]")
 @click.option("--overwrite", is_flag=True, help="Replace an existing output.")
 @click.option("--quiet", is_flag=True, help="No progress, no summary.")
 @explained
-def predict(model: str, new: str, output: str, memory: str | None, overwrite: bool, quiet: bool) -> None:
+def predict(
+    model: str, new: str, output: str, row_id: str | None, memory: str | None, overwrite: bool, quiet: bool
+) -> None:
     """Cluster new rows, block by block.
 
-    MODEL is a consensus.zarr, and NEW base labels by the same members in the same order (.npy, .csv, .parquet,
-    ensemble.zarr); or MODEL is a saved ClusterEnsemble, and NEW features. Labels that a member never used before count
-    as missing; a row without any known label gets -1.
+    MODEL is a run directory or a saved ClusterEnsemble, and NEW features (a table, .npy, .zarr), matched by the names
+    of their columns; or MODEL is a consensus.zarr, and NEW base labels by the same members in the same order (.npy,
+    .csv, .parquet, ensemble.zarr). Columns that are missing or hold another type are refused before any work, further
+    ones are ignored. Labels that a member never used before count as missing; a row without any known label gets -1.
 
     \b
     Examples:
+      cehm predict runs/2026-11-15 today.parquet -o labels.parquet
       cehm predict consensus.zarr new-labels.parquet -o new.parquet
       cehm predict model.zarr new-features.npy -o new.csv
     """
@@ -122,6 +127,7 @@ def predict(model: str, new: str, output: str, memory: str | None, overwrite: bo
 
     console, watch = Terminal(stderr=True), Stopwatch()
     with Rows(console, quiet=quiet) as rows:
-        count = prediction.predict(model, new, output, memory=memory, overwrite=overwrite, progress=rows)
+        how: dict[str, Any] = {"id": row_id, "memory": memory, "overwrite": overwrite}
+        count = prediction.predict(model, new, output, progress=rows, **how)
     if not quiet:
         console.print(f"{count:,} rows in {watch.seconds:.2f} s: {escape(output)}", highlight=False, soft_wrap=True)

@@ -29,6 +29,12 @@ KIND = "ensemble"
 SHARDS = "shards"
 """Name of the digests of the shards of the labels: of the codes, then the checksum of each chunk."""
 
+GROWN = "grown"
+"""Name of what the store says of the ensemble that it grew out of: its fingerprint, and what of it is in here."""
+
+FITTED = "fitted"
+"""Name of what the store says of the fitted members it holds, and beginning of the names of their arrays."""
+
 READ_TRIES = 3
 DIGEST_LETTERS, _CHECKSUM = 32, 8
 """Letters of a digest, and of a checksum."""
@@ -170,6 +176,29 @@ class Ensemble:
                 f"shape {expected}: edited or damaged; import the labels again"
             )
         return sizes.astype(np.int64)
+
+    @property
+    def grown(self) -> dict[str, Any]:
+        """What the ensemble grew out of: ``from``, its fingerprint; ``widths`` of its members; and of these, the
+        ``members`` that come first in here, with the first ``rows`` rows. Empty, if it did not grow."""
+        require(self.url, self.facts, {GROWN: dict})
+        found = dict(self.facts.get(GROWN, {}))
+        require(self.url, found, {"from": str, "identity": str, "rows": int, "widths": list, "members": list})
+        if not found:
+            return {}
+        whole = all(type(one) is int for name in ("widths", "members") for one in found.get(name, [None]))
+        if not whole or not all(0 <= j < len(found["widths"]) for j in found["members"]) or "rows" not in found:
+            raise StoreError(f"store {self.url}: what it grew out of is damaged; import the labels again")
+        return found
+
+    def fitted(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Arrays of the fitted members, and what goes with them; no arrays, where they are not stored."""
+        require(self.url, self.facts, {FITTED: dict})
+        facts = dict(self.facts.get(FITTED, {}))
+        names = facts.pop("arrays", [])
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise StoreError(f"store {self.url}: the names of its fitted arrays are damaged; create it again")
+        return {name: arrays.read_table(self._held, self._digests, f"{FITTED}_{name}") for name in names}, facts
 
     @property
     def truth(self) -> NDArray[Any] | None:

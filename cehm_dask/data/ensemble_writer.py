@@ -30,7 +30,7 @@ from cehm_dask.data.attributes import (
     write_facts,
 )
 from cehm_dask.data.bounds import fault_in
-from cehm_dask.data.ensemble_store import DIGEST_LETTERS, KIND, SHARDS, shard_digest
+from cehm_dask.data.ensemble_store import DIGEST_LETTERS, FITTED, GROWN, KIND, SHARDS, shard_digest
 from cehm_dask.data.files import absolute, exists, is_url
 from cehm_dask.data.replacement import Writing, begun, beside, drop_begun, switch
 from cehm_dask.data.seals import digest_of, seal_of
@@ -109,16 +109,29 @@ class EnsembleWriter:
         return found if found.any() and not fault_in(found, self.widths, start, self._names) else None
 
     def finish(
-        self, digests: Sequence[str], sizes: Sequence[NDArray[np.int64]], truth: Mapping[str, str] | None = None
+        self,
+        digests: Sequence[str],
+        sizes: Sequence[NDArray[np.int64]],
+        truth: Mapping[str, str] | None = None,
+        fitted: tuple[Mapping[str, NDArray[Any]], Mapping[str, Any]] | None = None,
     ) -> str:
-        """Record sizes, digests and fingerprint, mark the store whole and put it into its place."""
+        """Record sizes, digests and fingerprint, mark the store whole and put it into its place.
+
+        ``fitted`` are arrays of the members that the labels come from, and what goes with them.
+        """
         files = arrays.metadata_digest(self.url, "labels")
+        tables, told = fitted or ({}, {})
+        for name, table in tables.items():
+            dimensions = tuple(f"{FITTED}_{name}_{axis}" for axis in range(table.ndim))
+            files |= arrays.write_table(self.url, f"{FITTED}_{name}", table, dimensions)
         if truth is not None:
             files |= arrays.metadata_digest(self.url, "truth") | dict(truth)
         files |= arrays.write_table(self.url, "sizes", np.concatenate(sizes).astype(np.int64), ("hyperedge",))
         identity = json.dumps([self.n_samples, list(self.widths), [digest[:DIGEST_LETTERS] for digest in digests]])
         fingerprint = digest_of(identity.encode())
-        marks = {"fingerprint": fingerprint, SHARDS: list(digests), FILES: files, "complete": True}
+        marks: dict[str, Any] = {"fingerprint": fingerprint, SHARDS: list(digests), FILES: files, "complete": True}
+        if told:
+            marks[FITTED] = {**told, "arrays": list(tables)}
         write_facts(self.url, {**read_facts(self.url), **marks})
         if self.url != self.target:
             switch(self.url, self.target)
@@ -175,12 +188,14 @@ def create_ensemble(
     overwrite: bool = False,
     identity: str | None = None,
     grows: bool = False,
+    grown: Mapping[str, Any] | None = None,
 ) -> EnsembleWriter:
     """Create the arrays of an ensemble.zarr, to be filled shard by shard.
 
     With an ``identity``, a half-written store that has the same one is taken up where it was left. A whole store is
     replaced when its successor is whole, and readers of it notice; until then it stays as it is. In an object store
     that is so only where the ensemble ``grows`` out of the one that is there: others are written in its place.
+    ``grown`` is what the store says of the ensemble it grew out of.
     """
     dtype = np.min_scalar_type(max(widths) - 1)
     chunk, shard = shape_of_chunks(n_samples, len(widths), dtype.itemsize, chunk_rows)
@@ -212,6 +227,7 @@ def create_ensemble(
             "members": [dict(member) for member in members],
             "source": masked(source),
             "identity": identity,
+            **({} if grown is None else {GROWN: dict(grown)}),
         },
     )
     # Without identity until nothing of another ensemble is left that a resumed run could take for its own.

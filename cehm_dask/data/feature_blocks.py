@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cehm_dask.data.preparation import Encoding, Preparation, arrow_of, texts_of
+from cehm_dask.data.arrow_columns import arrow_of, texts_of
+from cehm_dask.data.preparation import Encoding, Preparation
 from cehm_dask.errors import InputError, InputTypeError
 
 

@@ -16,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.data.arrays import is_store, open_array
+from cehm_dask.data.arrow_columns import arrow_of
 from cehm_dask.data.cells import kinds_of, typed
 from cehm_dask.data.collections import is_collection
 from cehm_dask.data.columns import refuse_annotated
 from cehm_dask.data.feature_blocks import Chunks, feature_blocks_of, fixed_blocks, rows_of
 from cehm_dask.data.files import absolute, exists, fingerprint, is_url, open_npy, open_remote_npy
 from cehm_dask.data.names import places_of
-from cehm_dask.data.preparation import Encoding, Preparation, arrow_of
+from cehm_dask.data.preparation import Encoding, Preparation
 from cehm_dask.data.tables import SUFFIXES, ArrowTable, Csv, TypedTable, is_table, open_table
 from cehm_dask.errors import CehmError, InputError, InputTypeError, NotFoundError
 
@@ -65,6 +66,8 @@ class Features:
     """Blocks of a dask collection, which stay where they are; None: not from one."""
     encoding: Encoding | None = None
     """How the columns of a table became these; None: they had no names."""
+    prepared: Preparation = AS_IS
+    """What the user said about the columns."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.reopen is None:
@@ -160,8 +163,10 @@ def as_features(X: Any, prepare: Preparation = AS_IS) -> Features:
     prepare : Preparation
         Which columns of a table are features, and how they become numbers.
     """
-    if isinstance(X, Features):
-        return X
+    return X if isinstance(X, Features) else replace(_opened(X, prepare), prepared=prepare)
+
+
+def _opened(X: Any, prepare: Preparation) -> Features:
     if isinstance(X, str | os.PathLike):
         return _from_path(os.fspath(X), prepare)
     refuse_annotated(X, "features")
@@ -282,7 +287,7 @@ def _from_typed(table: TypedTable, prepare: Preparation) -> Features:
     read_names = names if prepare.fitted else list(encoding.sources)
 
     def read(start: int, stop: int) -> NDArray[Any]:
-        return encoding.numbers(table.rows(start, stop, read_names).columns)
+        return encoding.numbers(table.rows(start, stop, read_names).columns, prepare.unseen)
 
     found = _checked((table.n_rows, len(encoding.names)), read, table.path, encoding.names)
     return replace(found, encoding=encoding)
@@ -298,7 +303,7 @@ def _from_csv(table: Csv, prepare: Preparation) -> Features:
     # The file has no name: it goes when the last array that maps it does.
     with tempfile.TemporaryFile() as file:
         for columns in typed(table, read_names, kinds):
-            values = np.ascontiguousarray(encoding.numbers(columns), np.float64)
+            values = np.ascontiguousarray(encoding.numbers(columns, prepare.unseen), np.float64)
             file.write(values.data)
             rows += len(values)
         if not rows:

@@ -84,8 +84,11 @@ def _shards(found: Survey, writer: EnsembleWriter) -> Iterator[NDArray[Any]]:
         yield held[:filled]
 
 
-def label_blocks(base_labels: Any) -> Iterator[Labels]:
-    """Base labels in any accepted form as checked labels of some rows at a time, an ensemble.zarr among them."""
+def label_blocks(base_labels: Any, leave_out: Sequence[str] = ()) -> Iterator[Labels]:
+    """Base labels in any accepted form as checked labels of some rows at a time, an ensemble.zarr among them.
+
+    ``leave_out`` names columns of a table that are no members.
+    """
     if is_store(base_labels) and format_of(os.fspath(base_labels)) == "ensemble":
         labels = as_labels(base_labels)
         step = rows_read(labels.n_members)
@@ -94,7 +97,7 @@ def label_blocks(base_labels: Any) -> Iterator[Labels]:
             yield replace(labels, source=ArraySource(rows), n_samples=len(rows), fingerprint="")
         labels.source.confirm()
         return
-    stream = open_stream(base_labels)
+    stream = open_stream(base_labels, leave_out)
     if stream.table is not None:  # what a column holds is known at the end of the file
         found = survey(stream)
         for codes in found.codes():

@@ -6,14 +6,16 @@ that new rows are read the same way, by the names of the columns.
 """
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cehm_dask.data.arrow_columns import days_of, distinct, has_order, plain_numbers, sort_of, texts_of
 from cehm_dask.data.names import listed, places_of
 from cehm_dask.data.tables import columns_without
 from cehm_dask.errors import InputError, InputTypeError
@@ -28,15 +30,22 @@ MOST_VALUES = 50
 MOST_RANKS = 1 << 16
 """Of a category that is read as ranks: so many texts are held in memory."""
 
-DAY = 86_400e6
-"""Microseconds."""
-
 Batches = Callable[[list[str]], Iterable[Sequence[Any]]]
 """Arrow columns of the names given, block by block."""
 
 
 class FeatureWarning(UserWarning):
     """Something about the features that a careful user would want to know."""
+
+
+def warn_of_unseen(unseen: Mapping[str, int]) -> None:
+    """Say how many rows have categories that were not there at the fit."""
+    if told := [f"{name} in {rows:,} rows" for name, rows in unseen.items() if rows]:
+        warnings.warn(
+            f"categories that were not there at the fit: {listed(told)}; they count as none of those known",
+            FeatureWarning,
+            stacklevel=3,
+        )
 
 
 @dataclass(frozen=True)
@@ -48,24 +57,44 @@ class Column:
     """``number``, ``date``, ``one-hot`` or ``ordinal``."""
     values: tuple[str, ...] = ()
     """Of a category: what has a column of its own, or a rank."""
+    type: str = ""
+    """Its Arrow type when it was fitted; empty where it is not known."""
 
     @property
     def names(self) -> list[str]:
         """Of the columns of numbers."""
         return [f"{self.name}={value}" for value in self.values] if self.kind == "one-hot" else [self.name]
 
-    def numbers(self, column: Any) -> NDArray[Any]:
-        """An Arrow column as rows of numbers; what is missing or was not there at the fit is NaN, or 0 everywhere."""
+    def refuse(self, kind: Any, source: str = "") -> None:
+        """An error if new rows have another sort of type here; numbers of any width are numbers."""
+        import pyarrow.types as of
+
+        wanted = {"one-hot": "category", "ordinal": "category"}.get(self.kind, self.kind)
+        if not of.is_null(kind) and sort_of(kind) != wanted:
+            fitted = f"{self.kind} ({self.type})" if self.type else self.kind
+            raise InputTypeError(
+                f"{source and f'{source}: '}column {self.name!r} holds {kind}, it was fitted as {fitted}: make it "
+                f"{self.type or 'one'}, or fit again"
+            )
+
+    def numbers(self, column: Any, unseen: Counter[str] | None = None) -> NDArray[Any]:
+        """An Arrow column as rows of numbers; what is missing or was not there at the fit is NaN, or 0 everywhere.
+
+        Rows with a value that was not there at the fit are counted in ``unseen``.
+        """
+        self.refuse(column.type)
         try:
             if self.kind == "number":
-                return _plain(column)[:, None]
+                return plain_numbers(column)[:, None]
             if self.kind == "date":
-                return _days(column)[:, None]
+                return days_of(column)[:, None]
             places = self._places(column)
         except (ValueError, NotImplementedError, TypeError) as error:  # Arrow's own are among these
             raise InputTypeError(
                 f"column {self.name!r} holds {column.type}, it was fitted as {self.kind}: make it one ({error})"
             ) from error
+        if unseen is not None:
+            unseen[self.name] += int(np.count_nonzero(places < 0)) - column.null_count
         if self.kind == "ordinal":
             return np.where(places < 0, np.nan, places)[:, None]
         found = np.zeros((len(places), len(self.values)))
@@ -112,19 +141,24 @@ class Encoding:
         """Whether all columns are numbers already."""
         return all(column.kind == "number" for column in self.columns)
 
-    def numbers(self, columns: Sequence[Any]) -> NDArray[Any]:
-        """Rows of numbers from Arrow columns in the order of ``columns``."""
-        parts = [column.numbers(given) for column, given in zip(self.columns, columns, strict=True)]
+    def numbers(self, columns: Sequence[Any], unseen: Counter[str] | None = None) -> NDArray[Any]:
+        """Rows of numbers from Arrow columns in the order of ``columns``; ``unseen`` as for one of them."""
+        parts = [column.numbers(given, unseen) for column, given in zip(self.columns, columns, strict=True)]
         return np.concatenate(parts, axis=1)
 
     def facts(self) -> list[dict[str, Any]]:
         """As plain values, for a store."""
-        return [{"name": one.name, "kind": one.kind, "values": list(one.values)} for one in self.columns]
+        return [{**asdict(one), "values": list(one.values)} for one in self.columns]
 
     @classmethod
     def from_facts(cls, facts: Iterable[Mapping[str, Any]]) -> "Encoding":
         """From what :meth:`facts` gave."""
-        return cls(tuple(Column(str(one["name"]), str(one["kind"]), tuple(map(str, one["values"]))) for one in facts))
+        return cls(
+            tuple(
+                Column(str(one["name"]), str(one["kind"]), tuple(map(str, one["values"])), str(one.get("type", "")))
+                for one in facts
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -142,6 +176,8 @@ class Preparation:
     """One of DATES; None: they are refused."""
     fitted: Encoding | None = field(default=None, repr=False)
     """How columns were read when members were fitted; new rows are read the same way."""
+    unseen: Counter[str] | None = field(default=None, repr=False, compare=False)
+    """Where to count rows, by column, whose category was not there at the fit."""
 
     @classmethod
     def of(
@@ -154,9 +190,19 @@ class Preparation:
         chosen = None if columns is None else _several(columns)
         return cls(chosen, _several(drop or ()), None if id is None else str(id), categories, dates)
 
-    def again(self, fitted: Encoding | None) -> "Preparation":
+    def again(self, fitted: Encoding | None, unseen: Counter[str] | None = None) -> "Preparation":
         """For new rows."""
-        return replace(self, fitted=fitted)
+        return replace(self, fitted=fitted, unseen=unseen)
+
+    def facts(self) -> dict[str, Any]:
+        """What the user said, as plain values, for a store."""
+        return {
+            "columns": None if self.columns is None else list(self.columns),
+            "drop": list(self.drop) or None,
+            "id": self.id,
+            "categories": self.categories,
+            "dates": self.dates,
+        }
 
     @property
     def left_out(self) -> list[str]:
@@ -196,8 +242,10 @@ class Preparation:
     def encoding(self, kinds: Mapping[str, Any], batches: Batches, source: str) -> Encoding:
         """How the columns of a table, with these Arrow types, become numbers; categories are found in one pass."""
         if self.fitted is not None:
+            for column, kind in zip(self.fitted.columns, kinds.values(), strict=True):
+                column.refuse(kind, source)
             return self.fitted
-        sorts = {name: _sort_of(kind) for name, kind in kinds.items()}
+        sorts = {name: sort_of(kind) for name, kind in kinds.items()}
         self._refuse_sorts(kinds, sorts, source)
         kept = [name for name, sort in sorts.items() if getattr(self, _OPTIONS.get(sort, ""), None) != "drop"]
         if not kept:
@@ -205,7 +253,12 @@ class Preparation:
         texts = [name for name in kept if sorts[name] == "category"]
         values = self._values(texts, kinds, batches, source) if texts else {}
         way = self.categories or "one-hot"
-        found = [Column(name, way, values[name]) if name in values else Column(name, sorts[name]) for name in kept]
+        found = [
+            Column(name, way, values[name], str(kinds[name]))
+            if name in values
+            else Column(name, sorts[name], type=str(kinds[name]))
+            for name in kept
+        ]
         if texts and self.categories is None:
             said = ", ".join(f"{name} ({len(values[name])} values)" for name in texts)
             warnings.warn(
@@ -239,7 +292,7 @@ class Preparation:
         for columns in batches(names):
             for name, column in zip(names, columns, strict=True):
                 if len(found[name]) <= most:
-                    found[name].update(dict.fromkeys(_distinct(column)))
+                    found[name].update(dict.fromkeys(distinct(column)))
         if many := [name for name in names if len(found[name]) > most]:
             raise InputTypeError(
                 f"{source}: column{_s(many)} {listed([repr(name) for name in many])}: more than {most:,} different "
@@ -247,7 +300,7 @@ class Preparation:
                 + (f", {option('id', many[0])} if it names the rows" if len(many) == 1 and self.id is None else "")
                 + ("" if ranked else f", {option('categories', 'ordinal')} gives ranks")
             )
-        return {name: tuple(own if _has_order(kinds[name]) else sorted(own)) for name, own in found.items()}
+        return {name: tuple(own if has_order(kinds[name]) else sorted(own)) for name, own in found.items()}
 
 
 _OPTIONS = {"category": "categories", "date": "dates"}
@@ -271,95 +324,3 @@ def _it(names: Sequence[str]) -> str:
 
 def _typed(names: Sequence[str], kinds: Mapping[str, Any]) -> str:
     return listed([f"{name!r} holds {kinds[name]}" for name in names])
-
-
-def _sort_of(kind: Any) -> str:
-    """What an Arrow type is to features."""
-    import pyarrow.types as of
-
-    if is_number(kind):
-        return "number"
-    if of.is_dictionary(kind) or any(test(kind) for test in (of.is_string, of.is_large_string, of.is_string_view)):
-        return "category"
-    return "date" if any(test(kind) for test in (of.is_date, of.is_timestamp, of.is_duration)) else "other"
-
-
-def is_number(kind: Any) -> bool:
-    """Whether an Arrow type is read as numbers."""
-    import pyarrow.types as of
-
-    return any(test(kind) for test in (of.is_integer, of.is_floating, of.is_boolean, of.is_decimal, of.is_null))
-
-
-def _has_order(kind: Any) -> bool:
-    import pyarrow.types as of
-
-    return bool(of.is_dictionary(kind) and kind.ordered)
-
-
-def texts_of(column: Any) -> Any:
-    """A column of categories as Arrow strings."""
-    import pyarrow as pa
-    import pyarrow.types as of
-
-    if not of.is_dictionary(column.type):
-        return column.cast(pa.string())
-    # By hand: Arrow decodes no dictionary of string views, which polars gives.
-    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    return pa.chunked_array([one.dictionary.cast(pa.string()).take(one.indices) for one in chunks], pa.string())
-
-
-def arrow_of(frame: Any) -> Any:
-    """A pandas or polars frame as an Arrow table, its columns named by text."""
-    import pyarrow as pa
-
-    if not hasattr(frame, "iloc"):
-        return pa.table(frame)
-    try:
-        named = frame.set_axis([str(name) for name in frame.columns], axis=1)
-        return pa.Table.from_pandas(named.assign(**_spelled(named)), preserve_index=False)
-    except (ValueError, TypeError, NotImplementedError) as error:  # Arrow's own are among these
-        raise InputTypeError(
-            f"a data frame: {' '.join(map(str, error.args))}: give the column one type, or leave it out "
-            f"({option('drop', ['…'])})"
-        ) from error
-
-
-def _spelled(frame: Any) -> dict[str, Any]:
-    """Categories of a pandas frame that Arrow has no text for, such as the intervals of ``pandas.cut``, as text."""
-    kinds = {name: kind for name, kind in frame.dtypes.items() if getattr(kind, "categories", None) is not None}
-    odd = [name for name, kind in kinds.items() if str(kind.categories.dtype).startswith(("object", "interval"))]
-    return {name: frame[name].cat.rename_categories(str) for name in odd}
-
-
-def _distinct(column: Any) -> list[str]:
-    """The values of a category; of one with an order, all that it may have."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if _has_order(column.type):
-        chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-        return [value for chunk in chunks for value in chunk.dictionary.cast(pa.string()).to_pylist()]
-    return [value for value in pc.unique(texts_of(column)).to_pylist() if value is not None]
-
-
-def _plain(column: Any) -> NDArray[Any]:
-    """A column of numbers as numpy keeps it; nulls are NaN."""
-    import pyarrow as pa
-    import pyarrow.types as of
-
-    if not is_number(column.type):
-        raise TypeError("not numbers")
-    if of.is_decimal(column.type) or of.is_null(column.type) or (of.is_boolean(column.type) and column.null_count):
-        column = column.cast(pa.float64())
-    return np.asarray(column)
-
-
-def _days(column: Any) -> NDArray[np.float64]:
-    """Days since 1970, or of a duration; nulls are NaN."""
-    import pyarrow as pa
-    import pyarrow.types as of
-
-    kind = pa.duration("us") if of.is_duration(column.type) else pa.timestamp("us", getattr(column.type, "tz", None))
-    micros = column.cast(kind, safe=False).cast(pa.int64())
-    return np.asarray(micros.cast(pa.float64(), safe=False), np.float64) / DAY

@@ -68,14 +68,27 @@ class Engine:
         self.spans = [Span(self.labels, own, token, i, a, b) for i, (a, b) in enumerate(pairwise(edges))]
         self._workers: Workers = Threads(self.budget.threads) if self.client is None else DaskWorkers(self.client)
 
-    def sweep(self, name: str, work: Callable[..., T], combine: Combine[T], *args: Any, reads: bool = True) -> T:
+    def sweep(
+        self,
+        name: str,
+        work: Callable[..., T],
+        combine: Combine[T],
+        *args: Any,
+        reads: bool = True,
+        first_row: int = 0,
+    ) -> T:
         """Do ``work(span, *args)`` for every span of rows and combine the results.
 
-        ``reads`` says whether the work reads labels; without, it is a look at what the workers keep.
+        ``reads`` says whether the work reads labels; without, it is a look at what the workers keep. Only rows from
+        ``first_row`` on are looked at; of such a part, nothing is cached.
         """
         begin = time.perf_counter()
-        count = Count(self.progress, name, self.labels.n_samples)
-        result = self._workers.sweep(Sweep(name, work, combine, self.spans, args, count.add))
+        count = Count(self.progress, name, self.labels.n_samples - first_row)
+        spans = self.spans
+        if first_row:
+            ahead = [span for span in spans if span.stop > first_row]
+            spans = [replace(span, start=max(span.start, first_row), token="") for span in ahead]
+        result = self._workers.sweep(Sweep(name, work, combine, spans, args, count.add))
         self.labels.source.confirm()  # before a checkpoint or a result is made of what was read
         if reads:
             self.sweeps += 1

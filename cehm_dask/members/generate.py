@@ -44,6 +44,7 @@ from cehm_dask.members.fit import (
     width_of,
 )
 from cehm_dask.members.kmeans import through
+from cehm_dask.members.stored import fitted_of
 from cehm_dask.members.subsample import Subsample
 from cehm_dask.members.whole import BASE, fit_on_all_rows, fit_transformer
 from cehm_dask.method import distances
@@ -273,7 +274,9 @@ def generate(
                 f"features {features.source} changed while members were made of them: run again with "
                 f"{option('overwrite')}"
             )
-        fingerprint = writer.finish([digest for digest, _ in done], sizes)
+        # Appended members may be scaled otherwise than those before them.
+        fitted = None if append else fitted_of(labeller, features, fitting.get("scale", "standard"))
+        fingerprint = writer.finish([digest for digest, _ in done], sizes, fitted=fitted)
     if append and _note(url).get("identity") == identity:
         remove(_note_of(url))  # the very last thing: until then, the same command again does nothing
     return fingerprint

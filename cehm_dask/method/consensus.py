@@ -23,10 +23,11 @@ from cehm_dask.method.adjustion import adjustion
 from cehm_dask.method.agreement import agreement, member_agreement
 from cehm_dask.method.checkpoint import check_checkpoint
 from cehm_dask.method.choice import choose, recommend
-from cehm_dask.method.competing import Rows, competing_rows
+from cehm_dask.method.competing import Rows
 from cehm_dask.method.confidence import correlation
 from cehm_dask.method.diffusion import diffusion
-from cehm_dask.method.intersections import Hyperedges, Tally, check_table, hyperedges_of, tally_of
+from cehm_dask.method.first_sweep import first_sweep
+from cehm_dask.method.intersections import Hyperedges, hyperedges_of
 from cehm_dask.method.medoids import medoids
 from cehm_dask.method.orders import Answer, Order, Pilot, combine, reads_labels
 from cehm_dask.method.params import Params, check_fit
@@ -34,12 +35,13 @@ from cehm_dask.method.portfolio import compete, representatives
 from cehm_dask.method.problem import Problem
 from cehm_dask.method.result import add_last_rows, last_rows
 from cehm_dask.method.rounds import advance
-from cehm_dask.method.sampling import Sample, gather_rows, rows_to_start_from
+from cehm_dask.method.sampling import Sample
 from cehm_dask.method.solution import Consensus, Solution, warn_about_members, warn_about_result
 from cehm_dask.method.split import found_in
 from cehm_dask.method.start import start
 from cehm_dask.method.survey import Survey, survey
-from cehm_dask.method.trail import SAMPLE, Trail, rows_to_follow, sampled
+from cehm_dask.method.trail import Trail
+from cehm_dask.method.warm import Warm
 from cehm_dask.method.weighting import per_hyperedge, require_as_many
 from cehm_dask.progress import NO_PROGRESS, Event, Progress
 
@@ -52,6 +54,7 @@ def consensus(
     seed: int,
     *,
     auto: bool = False,
+    warm: Warm | None = None,
     store: ConsensusStore | None = None,
     record: Record | None = None,
     progress: Progress = NO_PROGRESS,
@@ -67,6 +70,8 @@ def consensus(
         Of the medoid starts.
     auto : bool
         Choose a value of k from the intersections, and run that one only.
+    warm : Warm, optional
+        A finished consensus to start from; ``problems_of`` are then its parameters.
     store : ConsensusStore, optional
         Where checkpoints go, and come from if a run with the same settings was interrupted.
     record : callable (problem, stage, engine), optional
@@ -85,7 +90,7 @@ def consensus(
     _check_weights(labels, problems_of[0], n_hyperedges)
     most = max(params.n_clusters for params in all_problems)
     compared = compared_members(labels.widths, labels.silent, most, seed)
-    tally, trail, competing, sample = _intersections(engine, problems_of, compared, seed, store)
+    tally, trail, competing, sample = first_sweep(engine, problems_of, compared, seed, store, warm)
     n_silent = tally.n_silent
     hyperedges = hyperedges_of(labels, tally.table, n_silent, members=compared, sizes=tally.sizes)
     if isinstance(weights := problems_of[0].weights, tuple):
@@ -105,7 +110,7 @@ def consensus(
         if store is not None:
             _save(store, problems)
     else:
-        problems = _problems(engine, hyperedges, competing, problems_of, seed, store)
+        problems = _problems(engine, hyperedges, competing, problems_of, seed, store, warm)
     watch.lap("starts")
     _solve(engine, problems, watch, store, trail, record, progress)
     found = None
@@ -178,57 +183,6 @@ class _Watch:
         self._begin = now
 
 
-def _intersections(
-    engine: Engine,
-    problems_of: Sequence[Params],
-    compared: NDArray[np.intp] | None,
-    seed: int,
-    store: ConsensusStore | None,
-) -> tuple[Tally, Trail | None, Codes | None, Sample | None]:
-    """One sweep: the table of intersections, silent rows, the rows that are followed, that compete, to start from.
-
-    None of these is looked at again where a checkpoint has it.
-    """
-    labels = engine.labels
-    begun = store is not None and store.load_checkpoint() is not None
-    compete_on = np.empty(0, np.int64)
-    if problems_of[0].portfolio and not begun:
-        compete_on = competing_rows(labels, seed)
-    start_from = np.empty(0, np.int64) if begun else rows_to_start_from(labels.n_samples, problems_of[0], seed)
-    follow = np.empty(0, np.int64)
-    if store is not None:
-        n_problems = sum(1 if params.portfolio else params.restarts for params in problems_of)
-        follow = rows_to_follow(labels.n_samples, n_problems, seed)
-        saved = store.load_intersections()
-        if saved is not None and not len(compete_on) and not len(start_from):
-            before = Tally(*saved, store.load_slot_sizes())
-            check_table(labels, *saved, compared, before.sizes)
-            codes = sampled(store.load_trail(), labels, follow)
-            trail = None if codes is None else Trail(labels, follow, codes, saved[1], store)
-            return before, trail, None, None
-    rows, sample = np.union1d(follow, compete_on), None
-    if len(start_from):
-        rows = np.union1d(rows, start_from)
-        sizes, n_silent, codes = gather_rows(engine, rows)
-        clusters = [params.n_clusters for params in problems_of for _ in range(params.restarts)]
-        sample = Sample(engine, codes[np.searchsorted(rows, start_from)], clusters, compared)
-        tally = sample.estimate(sizes, n_silent)
-        if len(compete_on):  # candidates have rows of their own
-            sample.engine.close()
-            sample = None
-    else:
-        tally = tally_of(engine, rows, compared)
-        codes = tally.codes
-    check_table(labels, tally.table, tally.n_silent, compared, tally.sizes)
-    competing = codes[np.searchsorted(rows, compete_on)] if len(compete_on) else None
-    if store is None:
-        return tally, None, competing, sample
-    followed = codes[np.searchsorted(rows, follow)]
-    store.save_trail({SAMPLE: followed})
-    store.save_intersections(tally.table, tally.n_silent, tally.sizes)
-    return tally, Trail(labels, follow, followed, tally.n_silent, store), competing, sample
-
-
 def _from_sample(
     sample: Sample, hyperedges: Hyperedges, problems_of: Sequence[Params], seed: int, watch: "_Watch"
 ) -> list[Problem]:
@@ -249,11 +203,17 @@ def _problems(
     problems_of: Sequence[Params],
     seed: int,
     store: ConsensusStore | None,
+    warm: Warm | None = None,
 ) -> list[Problem]:
     saved = None if store is None else store.load_checkpoint()
     if saved is not None:
         check_checkpoint(*saved, hyperedges, [params.n_clusters for params in problems_of])
         return _restore(hyperedges, problems_of, *saved)
+    if warm is not None:
+        problems = [warm.problem(problems_of[0], hyperedges)]
+        if store is not None:
+            _save(store, problems)
+        return problems
     rows = None
     if competing is not None:
         rows = Rows(engine.labels, competing, hyperedges.compared_members, hyperedges.weight_of_slots())

@@ -8,7 +8,7 @@ _U = np.uint64
 
 
 @jit
-def intersections(codes, offsets, table):  # type: ignore[no-untyped-def]
+def intersections(codes, offsets, table, known=0):  # type: ignore[no-untyped-def]
     """Add the block's hyperedge intersections to the upper triangle of ``table``.
 
     Parameters
@@ -18,6 +18,8 @@ def intersections(codes, offsets, table):  # type: ignore[no-untyped-def]
         Slot of each member's code 0.
     table : (slots, slots) int32
         Changed in place: ``table[c, d] += |c ∩ d|`` for slots of members i < j, and sizes on the diagonal.
+    known : int
+        Members that come first and are not compared with one another, because those intersections are known.
     """
     rows, members = codes.shape
     strip = 2048
@@ -31,7 +33,7 @@ def intersections(codes, offsets, table):  # type: ignore[no-untyped-def]
                 slots[r, j] = slot
                 table[slot, slot] += np.int32(1)
         for i in range(_U(members)):
-            for j0 in range(i + _U(1), _U(members), group):
+            for j0 in range(max(i + _U(1), _U(known)), _U(members), group):
                 j1 = min(_U(members), j0 + group)
                 for r in range(_U(height)):
                     counters = table[_U(slots[r, i])]

@@ -156,7 +156,7 @@ class Tally:
         return np.concatenate(self.sampled) if self.sampled else np.empty((0, 0), np.uint8)
 
 
-def _count(span: Span, sample: NDArray[np.int64], members: NDArray[np.intp] | None) -> Tally:
+def _count(span: Span, sample: NDArray[np.int64], members: NDArray[np.intp] | None, known: int = 0) -> Tally:
     labels = span.labels if members is None else span.labels.of_members(members)
     table = np.zeros((labels.n_slots, labels.n_slots), np.int32)
     sizes = None if members is None else np.zeros((span.n_slots, 1), np.int64)
@@ -174,7 +174,8 @@ def _count(span: Span, sample: NDArray[np.int64], members: NDArray[np.intp] | No
         if last > first:
             sampled.append(block.codes[sample[first:last] - block.start])
         if sizes is None:
-            counting.intersections(block.codes, labels.offsets, table)
+            beside = (known,) if known else ()  # compiled apart
+            counting.intersections(block.codes, labels.offsets, table, *beside)
         else:
             counting.intersections(np.ascontiguousarray(block.codes[:, members]), labels.offsets, table)
             kernels.count(block.codes, span.offsets, np.zeros(block.n_rows, np.int16), sizes)
@@ -201,12 +202,21 @@ def intersections(engine: Engine) -> tuple[NDArray[np.int64], int]:
     return tally.table, tally.n_silent
 
 
-def tally_of(engine: Engine, rows: NDArray[np.int64], members: NDArray[np.intp] | None = None) -> Tally:
+def tally_of(
+    engine: Engine,
+    rows: NDArray[np.int64],
+    members: NDArray[np.intp] | None = None,
+    *,
+    first_row: int = 0,
+    known: int = 0,
+) -> Tally:
     """Intersections of the slots of all or of some members, and from the same sweep the codes of some rows.
 
-    Rows and members are given in ascending order.
+    Rows and members are given in ascending order. Only rows from ``first_row`` on are counted, and the first ``known``
+    members are not compared with one another.
     """
-    tally: Tally = engine.sweep("intersections", _count, _add, rows, members)
+    wanted = (rows, members, known) if known else (rows, members)
+    tally: Tally = engine.sweep("intersections", _count, _add, *wanted, first_row=first_row)
     table = tally.table.astype(np.int64, copy=False)  # one span alone counts in int32
     mirror(table)
     return replace(tally, table=table)

@@ -32,6 +32,7 @@ from cehm_dask.members.generate import FULL_FIT_ROWS
 from cehm_dask.method.consensus import consensus
 from cehm_dask.method.params import COMPETING_BYTES, COMPETING_ROWS, Params, expected_sweeps
 from cehm_dask.method.solution import ConsensusWarning
+from cehm_dask.pipeline.expectations import check_expected
 from cehm_dask.pipeline.inputs import (
     budget_for,
     is_ensemble,
@@ -92,6 +93,7 @@ class Estimate:
 @speaking("recipe")
 def estimate(recipe: Recipe) -> Estimate:
     """Estimate the cost of a run; raises BudgetError for what does not fit the memory allowed."""
+    check_expected(recipe)
     begin = perf_counter()
     machine = _workers(recipe)
     steps: list[StepEstimate] = []

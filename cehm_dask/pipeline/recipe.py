@@ -19,6 +19,7 @@ from cehm_dask.masking import masked, shown
 from cehm_dask.pipeline.recipe_model import (
     ConsensusSection,
     EnsembleSection,
+    Expect,
     FeatureSource,
     LabelSource,
     Recipe,
@@ -155,6 +156,7 @@ def _section(key: Key) -> type[Section]:
         ("ensemble",): EnsembleSection,
         ("consensus",): ConsensusSection,
         ("truth",): Truth,
+        ("expect",): Expect,
     }
     return sections.get(key, Recipe)
 

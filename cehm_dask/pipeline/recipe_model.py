@@ -46,6 +46,7 @@ Whole = Annotated[int, BeforeValidator(_no_boolean), Field(ge=1)]
 Seed = Annotated[int, BeforeValidator(_no_boolean), Field(ge=0, lt=2**32)]
 Weight = Annotated[float, BeforeValidator(_no_boolean), Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, BeforeValidator(_no_boolean), Field(gt=0, le=1)]
+Most = Annotated[float, BeforeValidator(_no_boolean), Field(ge=0, le=1)]
 Names = Annotated[list[str], BeforeValidator(_listed, json_schema_input_type=str | list[str]), Field(min_length=1)]
 Base = Literal["kmeans", "minibatch", "mixture", "birch", "dask-ml"]
 Clusters = Annotated[
@@ -136,6 +137,9 @@ class ConsensusSection(Section):
     )
     max_iter: Whole = Field(100, description="Most rounds of adjustion.")
     start_rows: Whole | None = Field(None, description="Rows of a sample that the start is found on; default: all.")
+    grow_from: str | None = Field(
+        None, description="A consensus.zarr to start from, of fewer samples or of other members; with 'labels'."
+    )
     weights: list[Weight] | dict[str, Weight] | None = Field(
         None, description="How much members count, in their order or by name (others 1); or a number per base cluster."
     )
@@ -167,6 +171,14 @@ class Truth(Section):
     column: str | None = Field(None, description="Column of the file, or of the features or labels; no feature.")
 
 
+class Expect(Section):
+    """What the input must be like; a run that finds another is refused before any work."""
+
+    columns: Names | None = Field(None, description="Columns of the table that must be there.")
+    rows: Whole | None = Field(None, description="Rows that there must be at least.")
+    missing: Most | None = Field(None, description="Largest share of missing values in a column: 0.1 is a tenth.")
+
+
 class Recipe(Section):
     """All that a run depends on."""
 
@@ -178,6 +190,7 @@ class Recipe(Section):
     ensemble: EnsembleSection = EnsembleSection.model_construct()
     consensus: ConsensusSection = Field(description="With 'k', the number of clusters wanted.")
     truth: Truth | None = None
+    expect: Expect | None = None
     output: str = Field(min_length=1, description="Run directory (path or URL); may hold {date}, as every path may.")
     profile: str | None = Field(
         None, description="A table of the same rows to describe the clusters by; default: the features."
@@ -256,6 +269,9 @@ def across(data: Mapping[str, Any]) -> list[tuple[Key, str]]:
         path = sections.get(name, {}).get("path")
         if isinstance(path, str) and is_url(path) and not path.rstrip("/").endswith(".zarr"):
             wrong.append(((name, "path"), f"{path!r}: files are read from here; of URLs, only those ending in .zarr"))
+    named = is_table(sections.get(given[0], {}).get("path")) if len(given) == 1 else True
+    if sections.get("expect", {}).get("columns") is not None and not named:
+        wrong.append((("expect", "columns"), f"only the tables {', '.join(SUFFIXES)} have columns with names"))
     if truth is not None:
         wrong += _about_truth(truth, features, labels)
     ensemble = sections.get("ensemble", {})
@@ -265,6 +281,8 @@ def across(data: Mapping[str, Any]) -> list[tuple[Key, str]]:
     wanted = sections.get("consensus", {})
     if wanted.get("choose") == "loss" and wanted.get("variant", "auto") == "auto":
         wrong.append((("consensus", "choose"), "'loss': losses of candidates cannot be compared; name a variant"))
+    if features is not None and wanted.get("grow_from") is not None:
+        wrong.append((("consensus", "grow_from"), "needs 'labels': members that are made of features are others"))
     output = data.get("output")
     if isinstance(output, str) and not _only_date(output):
         wrong.append((("output",), f"{output!r}: of braces, only {{date}} is known"))

@@ -32,7 +32,9 @@ from cehm_dask.job import Where, find_consensus, machine_of, seed_of
 from cehm_dask.machine import this_machine
 from cehm_dask.masking import mask_error
 from cehm_dask.members.generate import generate
+from cehm_dask.method.warm import warm_from
 from cehm_dask.pipeline.directory import Directory
+from cehm_dask.pipeline.expectations import check_expected
 from cehm_dask.pipeline.inputs import (
     budget_for,
     is_ensemble,
@@ -48,7 +50,7 @@ from cehm_dask.pipeline.inputs import (
 from cehm_dask.pipeline.outputs import read_profile, record_of
 from cehm_dask.pipeline.recipe_model import Recipe
 from cehm_dask.pipeline.result import Result, RunProgress
-from cehm_dask.pipeline.steps import Steps, complete
+from cehm_dask.pipeline.steps import Steps, complete, mark_of
 from cehm_dask.profiles.sweep import require_profiles
 from cehm_dask.report import write_report
 from cehm_dask.report.picture import require_picture
@@ -120,6 +122,7 @@ class _Run(Steps):
                 self._clear(step)
         self.state["cehm_dask"] = __version__
         self.directory.write(self.state)
+        self._check_expected()
         self._write_recipe()
         for step in STEPS[: STEPS.index(until) + 1]:
             getattr(self, f"_{step}")()
@@ -127,6 +130,16 @@ class _Run(Steps):
             log.info("nothing to do: everything was done before, with the same settings and data")
         facts = open_consensus(self._path("consensus.zarr")).facts if "consensus" in self.became else {}
         return Result(self.directory.url, self.became, perf_counter() - begin, facts, self._scores())
+
+    def _check_expected(self) -> None:
+        """Refuse an input that is not as expected; one that was looked at before, and has not changed, is."""
+        expect, path = self.recipe.expect, self.recipe.source.path
+        if expect is None:
+            return
+        looked_at = mark_of([expect.model_dump(), path and fingerprint(path), self.recipe.source.model_dump()])
+        if self.state.get("expected") != looked_at:
+            check_expected(self.recipe)
+            self.state["expected"] = looked_at
 
     @contextmanager
     def _file(self, name: str) -> Iterator[Path]:
@@ -231,21 +244,23 @@ class _Run(Steps):
         what = f"{ensemble.n_samples:,} samples, {len(ensemble.widths)} members, k = {named}"
 
         def make(_resume: bool) -> None:
-            auto = wanted.k == "auto"
+            auto, labels = wanted.k == "auto", as_labels(self.ensemble_url)
             ks = () if wanted.k == "auto" else tuple(wanted.k)
-            outcome = find_consensus(
-                as_labels(self.ensemble_url),
-                wanted.params(2 if auto else ks[0]),
-                seed_of(wanted.seed),
-                Where(memory=self.recipe.memory, client=self.client, output=url),
-                ks=ks,
-                auto=auto,
-                progress=self.progress,
-            )
+            params, seed = wanted.params(2 if auto else ks[0]), seed_of(wanted.seed)
+            how: dict[str, Any] = {"ks": ks, "auto": auto}
+            if wanted.grow_from is not None:
+                warm = warm_from(open_consensus(wanted.grow_from), labels)
+                params, seed, how = warm.params_for(params, ks, auto), warm.seed, {"warm": warm}
+            where = Where(memory=self.recipe.memory, client=self.client, output=url)
+            outcome = find_consensus(labels, params, seed, where, progress=self.progress, **how)
             if self.recipe.features is not None:
                 warn_of_tails(outcome.sizes, self.recipe.scale)
 
-        self._do("consensus", [ensemble.fingerprint, wanted.model_dump()], "consensus.zarr", make, what)
+        # Without keys that are not given: what was done before there were any stays done.
+        later = {name for name in ("grow_from", "weights") if getattr(wanted, name) is None}
+        settings = [ensemble.fingerprint, wanted.model_dump(exclude={"grow_from", *later})]
+        settings += [] if wanted.grow_from is None else [fingerprint(wanted.grow_from)]
+        self._do("consensus", settings, "consensus.zarr", make, what)
 
     # --- what is made of it ------------------------------------------------------------------------------------
 

@@ -56,7 +56,7 @@ class Steps:
         what : str
             For people.
         """
-        wanted = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16).hexdigest()
+        wanted = mark_of(settings)
         before = self.state["steps"].get(step, {})
         same = before.get("fingerprint") == wanted
         fault = self._fault(before, output) if same else None
@@ -146,6 +146,11 @@ class Steps:
         self.became[step] = "none"
         self._log(step, why)
         self.progress.left_out(step, why)
+
+
+def mark_of(settings: Any) -> str:
+    """Fingerprint of plain values that something depends on."""
+    return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def complete(url: str) -> bool:

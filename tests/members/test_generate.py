@@ -12,7 +12,6 @@ from sklearn.datasets import load_iris, make_blobs
 from sklearn.metrics import normalized_mutual_info_score
 
 from cehm_dask import ClusterEnsemble
-from cehm_dask.data import model_store
 from cehm_dask.data.ensemble_store import open_ensemble
 from cehm_dask.data.ensemble_writer import EnsembleWriter
 from cehm_dask.data.features import as_features
@@ -399,13 +398,18 @@ def test_cluster_ensemble__finds_the_blobs_and_labels_new_rows(blobs):
 
 def test_cluster_ensemble__saved_and_loaded(blobs, tmp_path):
     points, _ = blobs
-    model = ClusterEnsemble(5, members=6, base=["kmeans", "birch"], impute="mean", random_state=0).fit(points)
+    model = ClusterEnsemble(5, members=6, base=["kmeans", "birch", "mixture"], impute="mean", random_state=0).fit(
+        points
+    )
     model.save(tmp_path / "model.zarr")
     again = ClusterEnsemble.load(tmp_path / "model.zarr")
     np.testing.assert_array_equal(again.predict(points), model.labels_)
     assert again.get_params()["members"] == 6
     with pytest.raises(OSError, match="exists"):
         model.save(tmp_path / "model.zarr")
+    other = ClusterEnsemble(3, members=2, base=AgglomerativeClustering(), random_state=0).fit(points)
+    with pytest.raises(ValueError, match="member 0 is a clustering without predict: only members that assign"):
+        other.save(tmp_path / "other.zarr")
 
 
 @pytest.mark.parametrize("seen", [{}, {"subspace": 0.5}, {"projection": 3}])
@@ -418,25 +422,6 @@ def test_save__every_kind_of_member(blobs, tmp_path, base, seen):
     np.testing.assert_array_equal(again._codes(points), model._codes(points))
     np.testing.assert_array_equal(again.predict(blobs[0]), model.predict(blobs[0]))
     np.testing.assert_array_equal(again.predict(points), model.labels_)
-
-
-@pytest.mark.parametrize("name", ["mixture_means", "mixture_weights", "mixture_places", "mixture_sizes"])
-def test_load__arrays_of_mixtures_that_do_not_fit(blobs, tmp_path, monkeypatch, name):
-    points = blobs[0][:300]
-    ClusterEnsemble(5, members=3, base=["mixture", "kmeans"], random_state=0).fit(points).save(tmp_path / "m.zarr")
-    arrays, facts = model_store.load_model(str(tmp_path / "m.zarr"))
-    spoilt = {**arrays, name: np.concatenate([arrays[name], arrays[name]])}
-    monkeypatch.setattr("cehm_dask.cluster_ensemble.load_model", lambda _url: (spoilt, facts))
-    with pytest.raises(StoreError, match=r"mixture_.* do not fit: edited or damaged"):
-        ClusterEnsemble.load(tmp_path / "m.zarr")
-
-
-def test_save__an_estimator_without_centres_is_refused(blobs, tmp_path):
-    model = ClusterEnsemble(3, members=2, base=AgglomerativeClustering(), random_state=0).fit(blobs[0][:100])
-    with pytest.raises(
-        ValueError, match=r"nearest centre, and mixtures, can be saved; use one of 'kmeans', 'minibatch'"
-    ):
-        model.save(tmp_path / "m.zarr")
 
 
 def test_cluster_ensemble__in_a_pipeline():

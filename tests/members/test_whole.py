@@ -116,7 +116,7 @@ def test_scale__that_gives_nonsense_is_named(blobs):
 
 
 def test_save__named_scalings_only(blobs, tmp_path):
-    with pytest.raises(InputError, match="only models with a named scaling"):
+    with pytest.raises(InputError, match="only named scalings can be stored"):
         model(scale=LocalScaler()).fit(blobs[0], client=False).save(tmp_path / "m.zarr")
 
 

@@ -75,6 +75,18 @@ def test_intersections__adds_to_what_is_there():
     np.testing.assert_array_equal(halves, table)
 
 
+@pytest.mark.parametrize("known", [1, 3, 9, 10])
+def test_intersections__members_that_are_known_are_not_compared(known):
+    widths = [3, 2, 4, 2, 3, 2, 4, 3, 2, 3]
+    codes, offsets = ensemble(2, 60, widths)
+    whole, part = np.zeros((2, sum(widths), sum(widths)), np.int32)
+    counting.intersections(codes, offsets, whole)
+    counting.intersections(codes, offsets, part, known)
+    slots = sum(widths[:known])
+    whole[:slots, :slots] = np.diag(np.diag(whole[:slots, :slots]))
+    np.testing.assert_array_equal(part, whole)
+
+
 # --- belonging ---------------------------------------------------------------------------------------------------
 
 

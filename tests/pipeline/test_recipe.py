@@ -66,7 +66,7 @@ def test_k__one_a_list_or_a_range(k, wanted):
 
 WRONG = {
     "unknown key": ("consensus.restart=3", "unknown key; did you mean 'restarts'?"),
-    "unknown key, far from any": ("consensus.zzz=3", "unknown key; expected one of choose, k, max_iter, restarts"),
+    "unknown key, far from any": ("consensus.zzz=3", "unknown key; expected one of choose, grow_from, k, max_iter"),
     "unknown section": ("ensembel.members=3", "unknown key; did you mean 'ensemble'?"),
     "k": ("consensus.k=5..2", "'5..2' is neither a number (10) nor a list (5,8,10) nor a range (2..15)"),
     "k of nothing": ("consensus.k=[]", "[] is neither a number"),

@@ -29,14 +29,14 @@ from cehm_dask.data.locks import Lock
 from cehm_dask.data.seals import with_seal
 from cehm_dask.data.synth import Synth
 from cehm_dask.engine.budget import make_budget
-from cehm_dask.errors import BudgetError, NotFoundError, StoreError
+from cehm_dask.errors import BudgetError, InputError, NotFoundError, StoreError
 from cehm_dask.machine import cores, format_bytes, this_machine
 from cehm_dask.pipeline import run as pipeline_run
 from cehm_dask.pipeline.directory import Directory
 from cehm_dask.pipeline.estimate import estimate
 from cehm_dask.pipeline.inputs import require_import
 from cehm_dask.pipeline.outputs import read_profile
-from cehm_dask.pipeline.recipe import load, parse
+from cehm_dask.pipeline.recipe import RecipeError, load, parse
 from cehm_dask.pipeline.run import STEPS, run
 from cehm_dask.report.picture import FIRST_ROWS
 from cehm_dask.results import export
@@ -725,3 +725,22 @@ def test_features__are_read_four_times(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run(parse("features: {path: x.npy}\nensemble: {members: 4}\nconsensus: {k: 3}\noutput: out\n"))
     assert sum(read) == 4 * n + 2 * FIRST_ROWS
+
+
+def test_grow_from__a_run_starts_from_an_earlier_consensus(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    labels = np.where(rng.random((600, 6)) < 0.7, rng.integers(0, 3, (600, 1)), rng.integers(0, 4, (600, 6)))
+    np.save("monday.npy", labels[:500])
+    np.save("tuesday.npy", labels)
+    recipe = "labels: {path: DAY.npy}\nconsensus: {k: 3}\noutput: runs/DAY"
+    run(parse(recipe.replace("DAY", "monday")), until="consensus")
+    grows = recipe.replace("DAY", "tuesday").replace("k: 3", "k: 3, grow_from: runs/monday/consensus.zarr")
+    run(parse(grows), until="consensus")
+    grown = CEHM(3).fit(labels, grow_from="runs/monday/consensus.zarr")
+    np.testing.assert_array_equal(open_consensus("runs/tuesday/consensus.zarr").array("labels")[:], grown.labels_)
+    assert run(parse(grows), until="consensus").steps["consensus"] == "skipped"
+    with pytest.raises(InputError, match="n_clusters=4: the consensus it grows from has 3"):
+        run(parse(grows.replace("k: 3", "k: 4")), until="consensus")
+    with pytest.raises(RecipeError, match="grow_from: needs 'labels'"):
+        parse("features: {path: x.npy}\nconsensus: {k: 3, grow_from: c.zarr}\noutput: run")

@@ -52,6 +52,7 @@ from cehm_dask.pipeline.inputs import require_import
 from cehm_dask.report import write_report
 from cehm_dask.results import export
 from cehm_dask.results.describing import describe
+from cehm_dask.results.growing import grow
 from cehm_dask.results.prediction import predict
 from cehm_dask.results.scoring import evaluate
 
@@ -80,6 +81,12 @@ STEPS = {
     "report": """write_report("consensus.zarr", "page.html", ensemble="ensemble.zarr", features="features.npy",
         row_ids=export.column_ids("table.parquet", "id"), memory=memory)""",
 }
+for _way, _more in {"samples": "", "members": "[:, :4] + 0"}.items():
+    STEPS[f"growth by {_way}"] = f"""
+import numpy as np
+new = np.load("labels.npy", mmap_mode="r"){_more}
+grow("consensus.zarr", "ensemble.zarr", "g-{_way}.zarr", {_way}=new, into="e-{_way}.zarr", memory=memory)
+"""
 for _suffix in export.SUFFIXES:
     STEPS[_suffix] = f"""
 stored = open_consensus("consensus.zarr")

@@ -110,7 +110,7 @@ def test_predict__refused(model, old_and_new, tmp_path):
         predict(consensus, old_and_new[1], tmp_path / "out.csv")
     assert (tmp_path / "out.csv").read_text() == "mine"
     ingest.ingest(old_and_new[1], str(tmp_path / "e.zarr"))
-    with pytest.raises(StoreError, match="holds ensemble, expected a consensus or a saved model"):
+    with pytest.raises(StoreError, match="holds ensemble, expected a consensus, a saved model or a run directory"):
         load(tmp_path / "e.zarr")
     with pytest.raises(StoreError, match="exists"):
         predict(consensus, old_and_new[1], tmp_path / "e.zarr", overwrite=True)
