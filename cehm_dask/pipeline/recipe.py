@@ -17,9 +17,11 @@ from cehm_dask.data.settings import Key, dotted, expand, explained, read_text, r
 from cehm_dask.errors import InputError, NotFoundError
 from cehm_dask.masking import masked, shown
 from cehm_dask.pipeline.recipe_model import (
+    Alerts,
     ConsensusSection,
     EnsembleSection,
     FeatureSource,
+    Hooks,
     LabelSource,
     Recipe,
     Section,
@@ -155,6 +157,8 @@ def _section(key: Key) -> type[Section]:
         ("ensemble",): EnsembleSection,
         ("consensus",): ConsensusSection,
         ("truth",): Truth,
+        ("alert",): Alerts,
+        ("hooks",): Hooks,
     }
     return sections.get(key, Recipe)
 

@@ -135,6 +135,27 @@ def _row_ids(ids: Any) -> RowIds:
     return ids if isinstance(ids, RowIds) else RowIds("ids", lambda: iter([ids]))
 
 
+@dataclass(frozen=True, eq=False)
+class NamedLabels:
+    """Labels of a result with names in place of numbers, read by rows as the array behind them is."""
+
+    array: Any
+    names: Sequence[int | None]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.array.shape)
+
+    @property
+    def dtype(self) -> np.dtype[np.int32]:
+        return np.dtype(np.int32)
+
+    def __getitem__(self, rows: Any) -> NDArray[np.int32]:
+        names = np.asarray([*(NONE if name is None else name for name in self.names), NONE], np.int32)
+        found: NDArray[np.int32] = names[np.asarray(self.array[rows])]
+        return found
+
+
 def first(sizes: Int) -> Matching:
     """Of a result that follows none: clusters are called by their numbers."""
     names: list[int | None] = list(range(len(sizes)))
@@ -149,7 +170,7 @@ def _entry(name: int, before: int | None, now: int | None, state: str, other: in
 def enough(shared: Shared) -> bool:
     """Whether so many rows are shared that they can tell which cluster is which."""
     n_clusters = max(shared.table.shape) - 1
-    return int(shared.table[:-1, :-1].sum()) >= ROWS_PER_CLUSTER * n_clusters
+    return bool(shared.table[:-1, :-1].sum() >= ROWS_PER_CLUSTER * n_clusters)
 
 
 def match_shared(shared: Shared, names: Sequence[int], next_name: int = 0, *, by: str = "ids") -> Matching:
@@ -245,7 +266,8 @@ def _named(pairs: Sequence[tuple[int, int]], names: Sequence[int], before: Int, 
 def match_profiles(before: Profile, now: Profile, n_clusters: int, next_name: int = 0) -> Matching:
     """Match by the means of the features, in standard deviations of the earlier result.
 
-    A pair may match if it is nearer than the earlier cluster is to any other of its own.
+    A pair may match if it is nearer than the earlier cluster is to any other of its own. Without a feature that both
+    have, none does.
 
     Parameters
     ----------
@@ -259,10 +281,6 @@ def match_profiles(before: Profile, now: Profile, n_clusters: int, next_name: in
         Least number that is not taken.
     """
     columns = [name for name in before.features if name in now.features]
-    if not columns:
-        raise InputError(
-            "the two runs share neither rows nor features: name the rows by 'id', or follow no run (follow: null)"
-        )
     places = [[list(own.features).index(name) for name in columns] for own in (before, now)]
     old, new = (_table(own, "mean")[:, at] for own, at in zip((before, now), places, strict=True))
     sd = _spread(before)[places[0]]

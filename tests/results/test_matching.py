@@ -18,7 +18,7 @@ from cehm_dask.errors import BudgetError, InputError, StoreError
 from cehm_dask.profiles.profile import Profile
 from cehm_dask.results import export, shared_rows
 from cehm_dask.results.describing import profile
-from cehm_dask.results.matching import Matching, enough, first, match, match_profiles, match_shared
+from cehm_dask.results.matching import Matching, NamedLabels, enough, first, match, match_profiles, match_shared
 from cehm_dask.results.shared_rows import Labelled, Shared, count_shared, of_table
 
 pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
@@ -218,8 +218,14 @@ def test_profiles__match_by_means_where_no_row_is_shared():
     found = match_profiles(before, now, 5, 3)
     assert found.names == [2, 0, 3, 1, None]
     assert (found.by, found.moved, found.of("new")) == ("profiles", None, [3])
-    with pytest.raises(InputError, match="share neither rows nor features: name the rows by 'id'"):
-        match_profiles(before, Profile(("c",), now.clusters, [], []), 5)
+    assert match_profiles(before, Profile(("c", "d"), now.clusters, [], []), 5).names == [3, 5, 6, 4, None]
+
+
+def test_labels__by_name_row_by_row():
+    named = NamedLabels(np.array([0, 2, -1, 1], np.int16), [7, None, 40_000])
+    assert (named.shape, named.dtype) == ((4,), np.int32)
+    assert named[:].tolist() == [7, 40_000, -1, -1]
+    assert named[1:2].tolist() == [40_000]
 
 
 # --- stores -----------------------------------------------------------------------------------------------------------
