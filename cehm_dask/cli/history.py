@@ -8,9 +8,6 @@ from rich.table import Table
 
 from cehm_dask.cli.explain import Terminal, echo_masked, echo_values, explained
 
-MOST_SIZES = 8
-"""Clusters whose sizes are in the table, the largest."""
-
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True)
@@ -48,7 +45,7 @@ def history(runs: tuple[str, ...], output: str | None, as_json: bool, metrics: b
         echo_masked(histories.metrics(days))
     else:
         console = Terminal()
-        console.print(_table(days))
+        console.print(_table(days, console.width))
         for day in days:
             told = [*day.changes, *(f"alert: {alert}" for alert in day.alerts)]
             if day.state != "finished":
@@ -61,18 +58,13 @@ def _called(day: Any) -> str:
     return str(day.date or day.run.rsplit("/", 1)[-1])
 
 
-def _table(days: Any) -> Table:
+def _table(days: Any, width: int) -> Table:
     from cehm_dask.profiles.words import percent
+    from cehm_dask.report.words import shortened
 
-    names = ("k", "samples", "agreement", "moved", "seconds", "alerts")
-    table = Table("run", *names, "cluster: samples", box=None, header_style="bold", pad_edge=False)
-    for column in table.columns[1:-1]:
-        column.justify = "right"
-    table.columns[-1].no_wrap = True
-    for day in days:
-        sizes = sorted(day.sizes.items(), key=lambda item: -item[1])
-        said = ", ".join(f"{name}: {n:,}" for name, n in sizes[:MOST_SIZES]) + (" …" if len(sizes) > MOST_SIZES else "")
-        cells = [
+    names = ("run", "k", "samples", "agreement", "moved", "seconds", "alerts")
+    rows = [
+        (
             _called(day),
             "" if day.k is None else str(day.k),
             "" if day.n_samples is None else f"{day.n_samples:,}",
@@ -80,7 +72,15 @@ def _table(days: Any) -> Table:
             "" if day.moved is None else percent(day.moved),
             f"{day.seconds:.1f}",
             str(len(day.alerts) or ""),
-            said,
-        ]
-        table.add_row(*map(escape, cells))
+        )
+        for day in days
+    ]
+    table = Table(*names, "cluster: samples", box=None, header_style="bold", pad_edge=False)
+    for column in table.columns[1:-1]:
+        column.justify = "right"
+    # Of a narrow terminal, the sizes are cut off and nothing else.
+    room = max(16, width - sum(2 + max(map(len, cells)) for cells in zip(names, *rows, strict=True)))
+    for day, row in zip(days, rows, strict=True):
+        sizes = sorted(day.sizes.items(), key=lambda item: -item[1])
+        table.add_row(*map(escape, row), shortened(", ".join(f"{name}: {n:,}" for name, n in sizes), room))
     return table

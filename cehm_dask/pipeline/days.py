@@ -41,6 +41,8 @@ def state_of(url: str) -> dict[str, Any] | None:
     """State of a run directory; None: it is none, or its state cannot be read, which is logged."""
     try:
         return Directory(url).read()
+    except NotADirectoryError:
+        return None
     except StoreError as error:
         log.warning("left out: %s", error)
         return None

@@ -122,7 +122,7 @@ def _told(row: Row, styles: Mapping[int, str]) -> dict[str, Any]:
     more = len(sizes) - MOST_SIZES
     return {
         "called": _called(row),
-        "state": shortened(row["state"], 80),
+        "state": shortened(row["state"], 200),
         "k": "" if row["k"] is None else f"{row['k']:,}",
         "samples": "" if row["n_samples"] is None else f"{row['n_samples']:,}",
         "agreement": "" if row["agreement"] is None else f"{row['agreement']:.3f}",
