@@ -203,6 +203,11 @@ def _survey(side: Labelled) -> _Survey:
     return _Survey(whole, n_bytes, sizes)
 
 
+def usual_bytes() -> int:
+    """Of a row in a pass whose id is as long as a whole number may be."""
+    return ROW_BYTES + ID_TIMES * NUMBER_LETTERS
+
+
 def _last_for_none(clusters: Int, n_clusters: int) -> Int:
     return np.where(clusters < 0, n_clusters, clusters)
 

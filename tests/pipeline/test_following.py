@@ -214,6 +214,18 @@ def test_follow__a_run_that_is_named(folder):
     assert json.loads(out)["follows"].endswith(DAYS[0])
 
 
+def test_plan__counts_the_step(folder):
+    Path("recipe.yaml").write_text(RECIPE)
+    out, _ = cehm("plan", "recipe.yaml", "--date", DAYS[3])
+    assert "matching.json" in out
+    assert "memory of match: " in out
+    out, _ = cehm(
+        "plan", "recipe.yaml", "--date", DAYS[3], "--set", "features.id=null", "--set", "features.drop=customer"
+    )
+    assert "matching.json" in out
+    assert "memory of match: " not in out
+
+
 def test_follow__a_run_without_a_table_or_with_another_one_is_refused(folder):
     on(0, "export=null", "follow=null", "output=bare")
     with pytest.raises(InputError, match=r"run .*bare has no table of labels.*'export: parquet'"):

@@ -54,6 +54,7 @@ from cehm_dask.results import export
 from cehm_dask.results.describing import describe
 from cehm_dask.results.prediction import predict
 from cehm_dask.results.scoring import evaluate
+from cehm_dask.results.shared_rows import count_shared, of_store
 
 found = []
 class Heard(logging.Handler):
@@ -80,6 +81,12 @@ STEPS = {
     "report": """write_report("consensus.zarr", "page.html", ensemble="ensemble.zarr", features="features.npy",
         row_ids=export.column_ids("table.parquet", "id"), memory=memory)""",
 }
+for _passes, _room in (("one pass", 600), ("several passes", 300)):
+    STEPS[f"rows that two results share, {_passes}"] = f"""
+stored, ids = open_consensus("consensus.zarr"), export.column_ids("table.parquet", "id")
+shared = count_shared(of_store(stored, ids), of_store(stored, ids), memory=memory - ((600 - {_room}) << 20))
+assert shared.table.trace() == {N}
+"""
 for _suffix in export.SUFFIXES:
     STEPS[_suffix] = f"""
 stored = open_consensus("consensus.zarr")
