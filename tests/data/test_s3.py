@@ -288,7 +288,7 @@ def test_runs__follow_one_another_and_the_oldest_goes(s3, tmp_path, monkeypatch)
     assert (result.matching["n_shared"], result.matching["n_moved"]) == (200, 0)
     assert [day.date for day in read_days([output.removesuffix("/{date}")])] == ["2026-11-02", "2026-11-03"]
     assert [day.date for day in read_days([output.replace("{date}", "2026-*-03")])] == ["2026-11-03"]
-    assert not s3.list_objects_v2(Bucket=BUCKET, Prefix=f"nightly/2026-11-01").get("Contents")
+    assert not s3.list_objects_v2(Bucket=BUCKET, Prefix="nightly/2026-11-01").get("Contents")
 
 
 def test_verify__names_what_changed(s3, base_labels, output):
