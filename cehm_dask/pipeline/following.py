@@ -19,7 +19,7 @@ from cehm_dask.clusters.connect import connect
 from cehm_dask.data.consensus_store import StoredConsensus, open_consensus
 from cehm_dask.data.files import absolute, exists, fingerprint, write_whole
 from cehm_dask.data.seals import digest_of, seal_of
-from cehm_dask.errors import InputError, NotFoundError, StoreError
+from cehm_dask.errors import InputError, NotFoundError, ReplacedError, StoreError
 from cehm_dask.masking import masked_json
 from cehm_dask.pipeline.days import earlier, is_finished, on_day
 from cehm_dask.pipeline.directory import STATE, Directory
@@ -98,6 +98,12 @@ class Earlier:
         if fault := fault_of(f"{self.url}/{name}", record):
             raise StoreError(f"{fault}: run it again, or follow another run")
         return of_table(f"{self.url}/{name}", self.names)
+
+    def confirm(self) -> None:
+        """An error if the table was replaced since it was opened: a pass may have seen another one than the next."""
+        name, record = self._table
+        if fault_of(f"{self.url}/{name}", record):
+            raise ReplacedError(f"{self.url}/{name} was replaced while it was being read; run again")
 
     def profile(self) -> Profile:
         return read_profile(self.url, self.state)
@@ -303,6 +309,7 @@ def _matched(
     shared = None
     if ids is not None:
         shared = count_shared(earlier.rows(), of_store(stored, ids), memory=memory)
+        earlier.confirm()
         if enough(shared):
             return match_shared(shared, earlier.names, earlier.next_name)
     held, own = earlier.profile(), described()

@@ -12,7 +12,7 @@ from typing import Any
 import fsspec
 
 from cehm_dask.data.consensus_store import open_consensus
-from cehm_dask.data.files import absolute, is_url
+from cehm_dask.data.files import absolute, exists, is_url
 from cehm_dask.errors import NotFoundError, StoreError
 from cehm_dask.pipeline.days import is_finished, listed, state_of
 from cehm_dask.pipeline.outputs import read_matching
@@ -63,7 +63,7 @@ def read_days(places: Sequence[str]) -> list[Day]:
 
 def _expanded(place: str) -> list[str]:
     url = absolute(place).rstrip("/")
-    if not set("*?[") & set(place):
+    if exists(url) or not set("*?[") & set(place):
         return [url]
     filesystem, path = fsspec.core.url_to_fs(url)
     names = sorted(filesystem.glob(path))

@@ -15,7 +15,7 @@ import pytest
 from cehm_dask.data.consensus_store import open_consensus
 from cehm_dask.data.locks import Lock
 from cehm_dask.data.seals import with_seal
-from cehm_dask.errors import InputError, NotFoundError, StoreError
+from cehm_dask.errors import InputError, NotFoundError, ReplacedError, StoreError
 from cehm_dask.pipeline.days import earlier, is_finished
 from cehm_dask.pipeline.directory import Directory
 from cehm_dask.pipeline.following import Alerts, alerts_of
@@ -224,6 +224,37 @@ def test_plan__counts_the_step(folder):
     )
     assert "matching.json" in out
     assert "memory of match: " not in out
+
+
+def test_matching__a_changed_byte_is_noticed_and_the_step_is_done_again(folder):
+    path = Path(f"runs/{DAYS[2]}/matching.json")
+    before = path.read_bytes()
+    path.write_bytes(before.replace(b'"n_moved": 0', b'"n_moved": 1'))
+    assert "matching.json is not what was written" in cehm("verify", f"runs/{DAYS[2]}", code=2)[1]
+    assert "matching.json is not what was written" in cehm("describe", *described_again(), code=2)[1]
+    steps = on(2).steps
+    assert {step for step, became in steps.items() if became == "done"} == {"match", "report"}  # its folder has moved
+    assert json.loads(path.read_bytes()) | {"follows": ""} == json.loads(before) | {"follows": ""}
+
+
+def described_again():
+    return [f"runs/{DAYS[2]}", "--features", f"data/{DAYS[2]}.csv", "--id", "customer"]
+
+
+def test_follow__a_table_that_is_replaced_meanwhile_is_read_again_later(folder, monkeypatch):
+    from cehm_dask.pipeline import following
+
+    counted = following.count_shared
+
+    def replaced(*sides, **options):
+        found = counted(*sides, **options)
+        path = Path(f"runs/{DAYS[1]}/labels.csv")
+        path.write_text(path.read_text().replace(",0,", ",2,"))
+        return found
+
+    monkeypatch.setattr(following, "count_shared", replaced)
+    with pytest.raises(ReplacedError, match="was replaced while it was being read; run again"):
+        on(2, overwrite=True)
 
 
 def test_follow__a_run_without_a_table_or_with_another_one_is_refused(folder):
