@@ -25,7 +25,7 @@ def on_day(output: str, day: str) -> str:
     return output if own is None else output.replace(own, day)
 
 
-def earlier(output: str) -> dict[str, dict[str, Any]]:
+def earlier_days(output: str) -> dict[str, dict[str, Any]]:
     """State of the run directories of earlier days, by day, the oldest first; what is no run directory is left out."""
     own = day_in(output)
     if own is None:

@@ -21,7 +21,7 @@ from cehm_dask.data.files import absolute, exists, fingerprint, write_whole
 from cehm_dask.data.seals import digest_of, seal_of
 from cehm_dask.errors import InputError, NotFoundError, ReplacedError, StoreError
 from cehm_dask.masking import masked_json
-from cehm_dask.pipeline.days import earlier, is_finished, on_day
+from cehm_dask.pipeline.days import earlier_days, is_finished, on_day
 from cehm_dask.pipeline.directory import STATE, Directory
 from cehm_dask.pipeline.inputs import left_out, left_out_beside, open_features, row_ids
 from cehm_dask.pipeline.outputs import OUTPUTS, fault_of, read_matching, read_profile
@@ -39,7 +39,7 @@ log = logging.getLogger("cehm_dask.pipeline.run")
 
 PREVIOUS = "previous"
 """In a recipe: the newest earlier run of the same output."""
-LEFT = "followed"
+FOLLOWED = "followed"
 """Name of the note in run.json of the run that is followed."""
 
 
@@ -50,9 +50,8 @@ class Earlier:
     url: str
     state: dict[str, Any]
 
-    @property
-    def _table(self) -> tuple[str, dict[str, Any]]:
-        """Name and record of the table of labels."""
+    def table(self) -> tuple[str, dict[str, Any]]:
+        """Name and record of its table of labels; an error if it has none."""
         outputs = self.state["steps"].get("export", {}).get(OUTPUTS, {})
         found = next(((name, record) for name, record in outputs.items() if name.startswith("labels.")), None)
         if found is None:
@@ -65,7 +64,7 @@ class Earlier:
     @property
     def mark(self) -> Any:
         """What the names of a run that follows it depend on."""
-        return [self.state["steps"].get("match", {}).get("fingerprint"), self._table[1]["digest"]]
+        return [self.state["steps"].get("match", {}).get("fingerprint"), self.table()[1]["digest"]]
 
     @cached_property
     def _matching(self) -> dict[str, Any] | None:
@@ -94,14 +93,14 @@ class Earlier:
 
     def rows(self) -> Labelled:
         """Its rows, by id."""
-        name, record = self._table
+        name, record = self.table()
         if fault := fault_of(f"{self.url}/{name}", record):
             raise StoreError(f"{fault}: run it again, or follow another run")
         return of_table(f"{self.url}/{name}", self.names)
 
     def confirm(self) -> None:
         """An error if the table was replaced since it was opened: a pass may have seen another one than the next."""
-        name, record = self._table
+        name, record = self.table()
         if fault_of(f"{self.url}/{name}", record):
             raise ReplacedError(f"{self.url}/{name} was replaced while it was being read; run again")
 
@@ -115,13 +114,13 @@ def open_earlier(url: str) -> Earlier:
     if state is None:
         raise NotFoundError(f"follow {url}: no run directory (it has no {STATE})")
     found = Earlier(url, state)
-    _ = found.mark
+    found.table()
     return found
 
 
 def newest_earlier(output: str) -> str | None:
     """The newest earlier day that is finished."""
-    return next((day for day, state in reversed(earlier(output).items()) if is_finished(state)), None)
+    return next((day for day, state in reversed(earlier_days(output).items()) if is_finished(state)), None)
 
 
 class Following(Steps):
@@ -190,10 +189,15 @@ class Following(Steps):
         found = self.matching
         return [] if found is None else [seal_of(found)]
 
+    def require_followed(self) -> None:
+        """Refuse a run that cannot be followed before hours go into the other steps."""
+        if self.recipe.follow is not None:
+            self._followed()
+
     def _match(self) -> None:
         recipe = self.recipe
         if recipe.follow is None:
-            for name in (LEFT, "alerts"):
+            for name in (FOLLOWED, "alerts"):
                 self.state.pop(name, None)
             self._no_use("match", "the recipe follows no run")
             return
@@ -202,7 +206,7 @@ class Following(Steps):
         if url is not None:
             what = f"clusters keep the names of {url}"
         self.follows = url
-        self.state[LEFT] = {**_place(recipe.follow, url), "mark": mark}
+        self.state[FOLLOWED] = {**_place(recipe.follow, url), "mark": mark}
 
         def make(_resume: bool) -> None:
             stored = open_consensus(self._path("consensus.zarr"))
@@ -231,7 +235,7 @@ class Following(Steps):
         """The run to follow, and what the result depends on of it."""
         output, follow = self.directory.url, str(self.recipe.follow)
         done = self.state["steps"].get("match")
-        noted = self.state.get(LEFT) if done is not None else None
+        noted = self.state.get(FOLLOWED) if done is not None else None
         if follow == PREVIOUS:
             day = noted["day"] if noted is not None and "day" in noted else newest_earlier(output)
             url = None if day is None else on_day(output, day)

@@ -12,7 +12,7 @@ from pathlib import Path
 from cehm_dask.data.files import TEMPORARY, entries, is_url, remove
 from cehm_dask.data.locks import Lock
 from cehm_dask.errors import BusyError
-from cehm_dask.pipeline.days import earlier, is_finished, on_day
+from cehm_dask.pipeline.days import earlier_days, is_finished, on_day
 from cehm_dask.pipeline.directory import STATE, Directory
 from cehm_dask.pipeline.outputs import OUTPUTS
 
@@ -41,7 +41,7 @@ def remove_old(output: str, keep: int, followed: str | None) -> list[str]:
     list of str
         Days whose run directories are gone.
     """
-    states = earlier(output)
+    states = earlier_days(output)
     finished = [day for day, state in states.items() if is_finished(state)]
     beyond = set(finished[: max(0, len(finished) + 1 - keep)])
     beyond |= {day for day, state in states.items() if state.get(REMOVED)}  # interrupted while it was removed

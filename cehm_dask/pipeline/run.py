@@ -122,6 +122,8 @@ class _Run(Following):
         self.state["cehm_dask"] = __version__
         self.directory.write(self.state)
         self._write_recipe()
+        if STEPS.index(until) >= STEPS.index("match"):
+            self.require_followed()
         for step in STEPS[: STEPS.index(until) + 1]:
             getattr(self, f"_{step}")()
         if all(became != "done" for became in self.became.values()):

@@ -16,7 +16,7 @@ from cehm_dask.data.consensus_store import open_consensus
 from cehm_dask.data.locks import Lock
 from cehm_dask.data.seals import with_seal
 from cehm_dask.errors import InputError, NotFoundError, ReplacedError, StoreError
-from cehm_dask.pipeline.days import earlier, is_finished
+from cehm_dask.pipeline.days import earlier_days, is_finished
 from cehm_dask.pipeline.directory import Directory
 from cehm_dask.pipeline.following import Alerts, alerts_of
 from cehm_dask.pipeline.outputs import read_profile
@@ -185,7 +185,7 @@ def test_previous__is_the_newest_that_is_finished(folder):
     Path("runs/2026-11-12x").mkdir()
     Path("runs/2026-13-77").mkdir()
     Path(f"runs/{DAYS[0]}/run.json").write_text("{")
-    assert list(earlier(str(folder / "runs" / DAYS[3]))) == DAYS[1:3]
+    assert list(earlier_days(str(folder / "runs" / DAYS[3]))) == DAYS[1:3]
     on(3)
     assert matching_of(3)["follows"].endswith(DAYS[1])
 
@@ -204,6 +204,9 @@ def test_previous__in_the_middle_of_a_path_and_after_it_was_filled_in(folder):
 def test_follow__a_run_that_is_named(folder):
     result = on(2, f"follow=runs/{DAYS[0]}", "output=other")
     assert result.matching["follows"].endswith(DAYS[0])
+    with pytest.raises(NotFoundError, match=r"follow .*nowhere: no run directory"):
+        on(2, "follow=nowhere", "output=new")
+    assert not Path("new/ensemble.zarr").exists()
     with pytest.raises(NotFoundError, match=r"follow .*nowhere: no run directory"):
         on(2, "follow=nowhere", "output=other")
     with pytest.raises(InputError, match="follow other: this is the run itself"):
@@ -239,6 +242,23 @@ def test_matching__a_changed_byte_is_noticed_and_the_step_is_done_again(folder):
 
 def described_again():
     return [f"runs/{DAYS[2]}", "--features", f"data/{DAYS[2]}.csv", "--id", "customer"]
+
+
+def test_match__interrupted_and_given_again_finds_the_same(folder, monkeypatch):
+    from cehm_dask.pipeline import following
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(following, "write_whole", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            on(3, "consensus.k=4")
+    assert json.loads(Path(f"runs/{DAYS[3]}/run.json").read_text())["steps"]["match"]["state"] == "interrupted"
+    on(3, "consensus.k=4")
+    on(3, "consensus.k=4", f"follow=runs/{DAYS[2]}", "output=whole", "memory=800MiB")
+    assert json.loads(Path("whole/matching.json").read_text()) == matching_of(3)
+    assert Path("whole/labels.csv").read_bytes() == Path(f"runs/{DAYS[3]}/labels.csv").read_bytes()
 
 
 def test_follow__a_table_that_is_replaced_meanwhile_is_read_again_later(folder, monkeypatch):
