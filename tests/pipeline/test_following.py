@@ -256,7 +256,7 @@ def test_match__interrupted_and_given_again_finds_the_same(folder, monkeypatch):
             on(3, "consensus.k=4")
     assert json.loads(Path(f"runs/{DAYS[3]}/run.json").read_text())["steps"]["match"]["state"] == "interrupted"
     on(3, "consensus.k=4")
-    on(3, "consensus.k=4", f"follow=runs/{DAYS[2]}", "output=whole", "memory=800MiB")
+    on(3, "consensus.k=4", f"follow=runs/{DAYS[2]}", "output=whole")
     assert json.loads(Path("whole/matching.json").read_text()) == matching_of(3)
     assert Path("whole/labels.csv").read_bytes() == Path(f"runs/{DAYS[3]}/labels.csv").read_bytes()
 
