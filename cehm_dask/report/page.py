@@ -26,7 +26,7 @@ from cehm_dask.data.files import write_whole
 from cehm_dask.machine import require_memory, this_machine
 from cehm_dask.masking import masked
 from cehm_dask.profiles.profile import Profile
-from cehm_dask.report import course, figures, sections, who
+from cehm_dask.report import course, figures, heatmaps, sections, who
 from cehm_dask.report.drawing import COLOURS, colour_classes
 from cehm_dask.report.findings import (
     Seen,
@@ -49,6 +49,8 @@ MOST_STAGES = 24
 """Rounds the slider can show; of more, some in between are left out."""
 FEWEST_STAGES = 3
 """Rounds from which there is a way to show: of two, the second is the result."""
+MOST_EFFECT = 10.0
+"""Standard deviations that a tip can tell."""
 MULTIPLES = 6
 """Small pictures for readers without scripts."""
 MARGIN = 12
@@ -111,13 +113,13 @@ def compose(
     sizes, counts = (np.asarray(store.array(own)[...]) for own in ("sizes", "counts"))
     classes = colour_classes(sizes)
     clusters = figures.clusters_of(sizes, seen.histogram, classes)
-    found_map = figures.hyperedge_map(counts)
+    found_map = heatmaps.hyperedge_map(counts)
     source = labels.source if labels is not None and isinstance(labels.source, Ensemble) else None
     drawn = {
         "sizes": figures.sizes(clusters),
         "ridges": figures.ridges(clusters),
         "confidence": figures.confidence(seen.histogram),
-        "map": figures.map_figure(found_map, classes),
+        "map": heatmaps.map_figure(found_map, classes),
         "seconds": figures.seconds(facts["seconds"]),
     }
     if len(facts["growth"]) > 1:
@@ -127,9 +129,18 @@ def compose(
     if len(facts["losses"]) > 1:
         # As fractions, which keep their digits; stores of earlier versions have none.
         drawn["loss"] = figures.loss(facts.get("loss_fractions") or facts["losses"])
-    grids = {"map": _grid(found_map.shares, sections.map_rows(found_map), [f"cluster {c}" for c in found_map.columns])}
+    grids = {"map": _grid(found_map.shares, sections.map_rows(found_map), _numbered(found_map.columns))}
+    together = sections.together(counts, np.asarray(store.array("hyperedge_member")[...]), sizes)
+    drawn["consensus"] = heatmaps.consensus(together.table, together.clusters, [classes[c] for c in together.clusters])
+    grids["consensus"] = _grid(together.table, _numbered(together.clusters), _numbered(together.clusters))
+    telling = who.telling_map(profile)
+    if telling is not None:
+        drawn["profiles"] = heatmaps.profiles(telling.effects, telling.names, telling.clusters)
+        grids["profiles"] = _grid(
+            telling.effects, telling.names, _numbered(telling.clusters), span=(-MOST_EFFECT, MOST_EFFECT), unit=" sd"
+        )
     if len(members.shown) > 1:
-        drawn["agreement"] = figures.agreement(
+        drawn["agreement"] = heatmaps.agreement(
             members.agreement, members.shown, members.outlying.tolist(), members.names
         )
         own = [shortened(members.names[j]) for j in members.shown]
@@ -149,7 +160,9 @@ def compose(
         "clusters": clusters,
         "margin_words": sections.margin_words(seen),
         "confidence_words": sections.confidence_words(seen),
-        **sections.cluster_table(store, sizes, seen, classes, members),
+        "together_words": together.words,
+        "telling_words": telling.words if telling is not None else "",
+        **sections.cluster_table(store, sizes, seen, classes, members, profile),
         **sections.doubtful(store, labels, seen, names, classes),
         "candidates": course.candidates(facts),
         **course.rounds(facts),
@@ -197,10 +210,22 @@ def alone(figure: Figure) -> str:
     return f"<!doctype html><meta charset='utf-8'><style>{style}{body}</style>{figure.svg}"
 
 
-def _grid(values: NDArray[np.float64], rows: Sequence[str], columns: Sequence[str]) -> Context:
-    """A heat map's values for tips, one byte each."""
-    content = np.round(np.clip(values, 0, 1) * 250).astype(np.uint8).tobytes()
-    return {"values": base64.b64encode(content).decode(), "rows": list(rows), "columns": list(columns)}
+def _numbered(clusters: Sequence[int]) -> list[str]:
+    return [f"cluster {cluster}" for cluster in clusters]
+
+
+def _grid(
+    values: NDArray[np.float64],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    span: tuple[float, float] = (0.0, 1.0),
+    unit: str = "",
+) -> Context:
+    """A heat map's values for tips, one byte each; 255 where there is none."""
+    shares = np.clip((values - span[0]) / (span[1] - span[0]), 0, 1)
+    content = np.where(np.isnan(shares), 255, np.round(np.nan_to_num(shares) * 250)).astype(np.uint8).tobytes()
+    named = {"rows": list(rows), "columns": list(columns), "span": span, "unit": unit}
+    return {"values": base64.b64encode(content).decode(), **named}
 
 
 def _picture(
@@ -212,7 +237,7 @@ def _picture(
     n_samples: int,
     drawn: dict[str, Markup],
 ) -> Context:
-    """The picture with its slider, and small pictures for readers without scripts."""
+    """The picture with its slider, the one by neighbours, and small pictures for readers without scripts."""
     points = Points(*place_points(plane.coordinates), _says(seen, names))
     drawn["picture"] = picture(points, seen.labels, seen.margin, classes)
     which = "All samples" if len(seen.rows) == n_samples else f"{len(seen.rows):,} of {n_samples:,} samples"
@@ -222,7 +247,18 @@ def _picture(
     ]
     names_only = [stage["name"] for stage in stages]
     far = " Outliers are drawn on the border." if on_border(points) else ""
-    return {"caption": f"{which}, placed by {plane.axes}.{far}", "stages": names_only, "multiples": small}
+    near = None
+    if (found := plane.neighbours) is not None:
+        places = found.places.tolist()
+        own = points.some(place_points(found.coordinates), places)
+        shown = seen.labels[found.places], seen.margin[found.places]
+        drawn["neighbours"] = picture(own, *shown, classes, name="neighbours", places=places)
+        near = (
+            f"{'The same samples' if len(places) == len(seen.rows) else f'{len(places):,} of them'}, placed by t-SNE: "
+            "near samples are near neighbours; distances and sizes of groups mean nothing."
+        )
+    caption = f"{which}, placed by {plane.axes}.{far}"
+    return {"caption": caption, "near": near, "stages": names_only, "multiples": small}
 
 
 def _says(seen: Seen, names: Mapping[int, str]) -> list[str]:
@@ -264,11 +300,10 @@ def _sections(context: Context) -> list[tuple[str, str]]:
         ("picture", "Samples"),
         ("clusters", "Confidence"),
         ("doubtful", "Least certain"),
-        ("candidates", "Candidates"),
-        ("rounds", "Rounds"),
-        ("members", "Members"),
         ("choice", "Choice of k"),
+        ("candidates", "Candidates"),
         ("truth", "Truth"),
+        ("members", "Members"),
         ("run", "Run"),
     ]
     optional_ones = ("picture", "candidates", "choice", "truth")

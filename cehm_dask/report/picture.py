@@ -18,6 +18,7 @@ from cehm_dask.engine.budget import CODE_BYTES
 from cehm_dask.engine.sweep import workers
 from cehm_dask.errors import InputError
 from cehm_dask.machine import Machine, one_thread, require_memory, this_machine
+from cehm_dask.report.neighbours import EMBEDDING_BYTES, MOST_AXES, Neighbours, embed
 
 BLOCK_ROWS = 1 << 16
 MOST_POINTS = 3000
@@ -37,6 +38,8 @@ class Plane:
 
     coordinates: NDArray[np.float64]
     axes: str
+    neighbours: Neighbours | None = None
+    """The same samples, or some of them, placed by their nearest neighbours."""
 
 
 def plane_of(
@@ -88,7 +91,8 @@ def feature_terms(n_samples: int, n_features: int, machine: Machine) -> dict[str
         "this process": machine.taken,
         "code to be loaded": CODE_BYTES,
         "samples of the picture": 3 * 8 * MOST_POINTS * n_features,
-        "covariance and its axes": 9 * table,
+        "covariance and its axes": 9 * table + 3 * 8 * MOST_AXES * n_features,
+        "neighbour embedding": EMBEDDING_BYTES,
     }
     room = machine.allowed - sum(terms.values())
     return terms | {"blocks of features": thread * max(1, min(machine.threads, room // max(1, thread)))}
@@ -208,12 +212,14 @@ def _drawn(found: _Moments, centre: Float, n_samples: int) -> Plane:
     # Of standardised values: the correlations.
     correlations = covariance[np.ix_(used, used)] / np.outer(spread[used], spread[used])
     with one_thread():
-        variances, axes = eigh(correlations, subset_by_index=[len(used) - 2, len(used) - 1], overwrite_a=True)
+        first = max(0, len(used) - MOST_AXES)
+        variances, axes = eigh(correlations, subset_by_index=[first, len(used) - 1], overwrite_a=True)
         shares = np.maximum(variances[::-1], 0.0) / len(used)
         axes = axes[:, ::-1]
-        axes *= np.sign(axes[np.abs(axes).argmax(axis=0), [0, 1]])  # of the two signs, always the same
+        axes *= np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(axes.shape[1])])  # always the same of two signs
         name = f"the first two principal components of the standardised features, {_shares(shares)}"
-        return Plane(sampled @ axes, name)
+        along = sampled @ axes
+    return Plane(along[:, :2], name, embed(along))
 
 
 def _shares(shares: Sequence[float]) -> str:
@@ -242,8 +248,9 @@ def _label_plane(labels: Labels, rows: NDArray[np.int64]) -> Plane:
     if min(shape) < 3:  # fewer than the solver can do
         return _flat(codes[:, 0], "the label of the first member")
     # The solver starts from a drawn vector.
-    pca = PCA(2, svd_solver="arpack", random_state=0).fit(incidence)
+    pca = PCA(min(MOST_AXES, min(shape) - 1), svd_solver="arpack", random_state=0).fit(incidence)
     name = (
         f"the base labels: near means put together by many members (main axes {_shares(pca.explained_variance_ratio_)})"
     )
-    return Plane(np.asarray(pca.transform(incidence), np.float64), name)
+    along = np.asarray(pca.transform(incidence), np.float64)
+    return Plane(along[:, :2], name, embed(along))
