@@ -26,6 +26,7 @@ from cehm_dask.cli import (
     run,
     stability,
     verify,
+    watch,
 )
 from cehm_dask.cli.explain import Commands, JsonLines, TextLines
 
@@ -92,5 +93,6 @@ for _command in (
     cluster.cluster,
     cluster.submit,
     cluster.status,
+    watch.watch,
 ):
     main.add_command(_command)

@@ -1,6 +1,9 @@
 """``cehm run``, ``plan``, ``recipe`` and ``demo``: a recipe in, a run directory out."""
 
+import datetime
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import click
@@ -10,6 +13,8 @@ from cehm_dask.cli.explain import Terminal, echo_masked, echo_values, explained
 
 STEPS = ("ensemble", "consensus", "profile", "evaluate", "export", "report")
 """Those of ``pipeline.run``, which is slow to import."""
+LIVE_SECONDS = 2.0
+"""Between two looks of the page beside a run."""
 
 
 @click.command()
@@ -19,6 +24,7 @@ STEPS = ("ensemble", "consensus", "profile", "evaluate", "export", "report")
 @click.option("--date", type=click.DateTime(["%Y-%m-%d"]), help="The value of {date} in paths.  [default: today]")
 @click.option("--until", type=click.Choice(STEPS), default=STEPS[-1], show_default=True, help="Last step to do.")
 @click.option("--overwrite", is_flag=True, help="Start from the beginning.")
+@click.option("--live", is_flag=True, help="Serve a page of the run on 127.0.0.1 while it works, as 'cehm watch' does.")
 @click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout, and nothing else there.")
 @click.option("--quiet", is_flag=True, help="No progress, no summary.")
 @explained
@@ -29,6 +35,7 @@ def run(
     date: Any,
     until: str,
     overwrite: bool,
+    live: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -49,17 +56,27 @@ def run(
     from cehm_dask.cli.display import Steps, run_summary
     from cehm_dask.pipeline.run import run as do
 
+    day = date.date() if date else datetime.date.today()
     progress = Steps(Terminal(stderr=True), quiet=quiet)
-    try:
-        result = do(
-            wanted, date=date and date.date(), cluster=cluster, until=until, overwrite=overwrite, progress=progress
-        )
-    finally:
-        progress.stop()
+    with _live(wanted.on(day.isoformat()).output) if live else nullcontext():
+        try:
+            result = do(wanted, date=day, cluster=cluster, until=until, overwrite=overwrite, progress=progress)
+        finally:
+            progress.stop()
     if as_json:
         echo_values(result.summary())
     elif not quiet:
         run_summary(Terminal(), result)
+
+
+@contextmanager
+def _live(output: str) -> Iterator[None]:
+    """Show the page of a run beside it; its address goes to stderr."""
+    from cehm_dask.pipeline.watch import Watch, serving
+
+    with serving(Watch(output, begun=False), 0, LIVE_SECONDS, to_the_end=True) as address:
+        click.echo(f"live: {address}", err=True)
+        yield
 
 
 @click.command()
@@ -78,8 +95,6 @@ def plan(recipe: str, overrides: tuple[str, ...], date: Any) -> None:
       cehm plan recipe.yaml
       cehm plan recipe.yaml --set memory=2GiB --set consensus.restarts=10
     """
-    import datetime
-
     from cehm_dask.pipeline.recipe import load
 
     wanted = load(recipe, overrides).on((date.date() if date else datetime.date.today()).isoformat())

@@ -33,6 +33,7 @@ from cehm_dask.machine import this_machine
 from cehm_dask.masking import mask_error
 from cehm_dask.members.generate import generate
 from cehm_dask.pipeline.directory import Directory
+from cehm_dask.pipeline.heartbeat import Heartbeat
 from cehm_dask.pipeline.inputs import (
     budget_for,
     is_ensemble,
@@ -92,10 +93,9 @@ def run(
     directory = Directory(absolute(recipe.output).rstrip("/"))
     directory.check()
     try:
-        with speaking("recipe"), directory.locked(), directory.logged(), ExitStack() as stack:
-            return _Run(recipe, directory, cluster or recipe.cluster, progress or RunProgress(), stack).go(
-                until, overwrite
-            )
+        told = Heartbeat(directory, progress or RunProgress())
+        with speaking("recipe"), directory.locked(), directory.logged(), told, ExitStack() as stack:
+            return _Run(recipe, directory, cluster or recipe.cluster, told, stack).go(until, overwrite)
     except Exception as error:
         mask_error(error)
         raise
@@ -141,7 +141,10 @@ class _Run(Steps):
     @cached_property
     def client(self) -> Any:
         """Of the cluster that is asked for, started or reached when a step first needs it; None: threads."""
-        return self.stack.enter_context(connect(self.cluster))
+        client = self.stack.enter_context(connect(self.cluster))
+        if client is not None:
+            self.progress.joined(client)
+        return client
 
     def _write_recipe(self) -> None:
         text = yaml.safe_dump(self.recipe.written(), sort_keys=False, allow_unicode=True)

@@ -141,11 +141,11 @@ def growth(assigned: Sequence[int], n: int) -> Markup:
     return _bars([a / n for a in assigned], says, names, about="Samples assigned after each round", top=1.0)
 
 
-def moved(counts: Sequence[int], stages: Sequence[str]) -> Markup:
-    """Samples whose assignment changed in each round after the start, which assigns from nothing."""
-    says = [f"round {i + 1} ({s}): {m:,} moved" for i, (m, s) in enumerate(zip(counts, stages, strict=True))]
+def moved(counts: Sequence[int], stages: Sequence[str], first: int = 1) -> Markup:
+    """Samples whose assignment changed in each round after the first one given, which may assign from nothing."""
+    says = [f"round {first + i} ({s}): {m:,} moved" for i, (m, s) in enumerate(zip(counts, stages, strict=True))]
     top = max([1, *counts[1:]])
-    return _bars(counts[1:], says[1:], stages[1:], about="Samples moved in each round", top=top, first=2)
+    return _bars(counts[1:], says[1:], stages[1:], about="Samples moved in each round", top=top, first=first + 1)
 
 
 def loss(losses: Sequence[float]) -> Markup:

@@ -185,10 +185,11 @@ def compose(
     store.confirm()
     if labels is not None:
         labels.source.confirm()
-    return Page(_template("page.html").render(context), {name: _alone(svg) for name, svg in drawn.items()})
+    return Page(template("page.html").render(context), {name: _alone(svg) for name, svg in drawn.items()})
 
 
-def _template(name: str) -> Template:
+def template(name: str) -> Template:
+    """A template of this folder, in which every text is escaped and masked."""
     options: Context = {"autoescape": True, "undefined": StrictUndefined, "finalize": _told}
     return Environment(loader=FileSystemLoader(HERE), **options).get_template(name)
 
@@ -205,7 +206,7 @@ def _alone(svg: Markup) -> Figure:
 
 def alone(figure: Figure) -> str:
     """A page with one figure and nothing else, as large as the figure."""
-    style = _template("page.css").render(colours=COLOURS)
+    style = template("page.css").render(colours=COLOURS)
     body = f"body {{ background: #fff; padding: {MARGIN}px; }} svg {{ display: block; overflow: visible; }}"
     return f"<!doctype html><meta charset='utf-8'><style>{style}{body}</style>{figure.svg}"
 

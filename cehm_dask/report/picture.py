@@ -236,21 +236,29 @@ def _label_plane(labels: Labels, rows: NDArray[np.int64]) -> Plane:
 
     That is classical scaling of the co-association, without the samples × samples table.
     """
+    codes = pick(labels.read, rows, labels.n_samples).astype(np.int64)
+    plane, along = code_plane(codes, labels.widths, MOST_AXES, silent=labels.silent)
+    return replace(plane, neighbours=embed(along))
+
+
+def code_plane(codes: NDArray[np.int64], widths: Sequence[int], axes: int, *, silent: bool) -> tuple[Plane, Float]:
+    """The plane of base labels, and the samples along so many main axes; ``silent``: label 0 is a missing one."""
     from scipy.sparse import csr_array
     from sklearn.decomposition import PCA
 
-    codes = pick(labels.read, rows, labels.n_samples).astype(np.int64)
-    slots = codes + labels.offsets.astype(np.int64)
-    said = codes > 0 if labels.silent else np.ones(codes.shape, bool)
+    offsets = np.concatenate(([0], np.cumsum(widths)))
+    slots = codes + offsets[:-1]
+    said = codes > 0 if silent else np.ones(codes.shape, bool)
     ends = np.concatenate(([0], np.cumsum(said.sum(axis=1))))
-    shape = (len(rows), labels.n_slots)
+    shape = (len(codes), int(offsets[-1]))
     incidence = csr_array((np.ones(int(said.sum())), slots[said], ends), shape=shape)
     if min(shape) < 3:  # fewer than the solver can do
-        return _flat(codes[:, 0], "the label of the first member")
+        plane = _flat(codes[:, 0], "the label of the first member")
+        return plane, plane.coordinates
     # The solver starts from a drawn vector.
-    pca = PCA(min(MOST_AXES, min(shape) - 1), svd_solver="arpack", random_state=0).fit(incidence)
+    pca = PCA(min(axes, min(shape) - 1), svd_solver="arpack", random_state=0).fit(incidence)
     name = (
         f"the base labels: near means put together by many members (main axes {_shares(pca.explained_variance_ratio_)})"
     )
     along = np.asarray(pca.transform(incidence), np.float64)
-    return Plane(along[:, :2], name, embed(along))
+    return Plane(along[:, :2], name), along
