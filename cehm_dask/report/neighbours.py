@@ -56,7 +56,9 @@ def embed(points: Floats) -> Neighbours | None:
     # Rows are drawn at random and ascend: every so many of them are a random draw too.
     places = np.unique(np.linspace(0, len(points) - 1, count).round().astype(np.int64))
     taken = points[places, :MOST_AXES]
-    begin = taken[:, :2] / (taken[:, 0].std() or 1.0) * 1e-4
+    # The last bits of a coordinate, which may differ between machines, would be magnified round by round.
+    taken = np.asarray(np.round(taken / (taken[:, 0].std() or 1.0), 6), np.float64)
+    begin = taken[:, :2] * 1e-4
     how = {"perplexity": min(PERPLEXITY, (count - 1) / 3), "max_iter": ROUNDS, "random_state": SEED, "n_jobs": 1}
     # With several threads, the sum over all pairs would be added up in any order.
     with one_thread_each():

@@ -17,7 +17,7 @@ from cehm_dask.data.labels import Labels
 from cehm_dask.engine.budget import CODE_BYTES
 from cehm_dask.engine.sweep import workers
 from cehm_dask.errors import InputError
-from cehm_dask.machine import Machine, one_thread, require_memory, this_machine
+from cehm_dask.machine import Machine, one_thread, one_thread_each, require_memory, this_machine
 from cehm_dask.report.neighbours import EMBEDDING_BYTES, MOST_AXES, Neighbours, embed
 
 BLOCK_ROWS = 1 << 16
@@ -211,7 +211,7 @@ def _drawn(found: _Moments, centre: Float, n_samples: int) -> Plane:
 
     # Of standardised values: the correlations.
     correlations = covariance[np.ix_(used, used)] / np.outer(spread[used], spread[used])
-    with one_thread():
+    with one_thread_each():
         first = max(0, len(used) - MOST_AXES)
         variances, axes = eigh(correlations, subset_by_index=[first, len(used) - 1], overwrite_a=True)
         shares = np.maximum(variances[::-1], 0.0) / len(used)
@@ -255,10 +255,11 @@ def code_plane(codes: NDArray[np.int64], widths: Sequence[int], axes: int, *, si
     if min(shape) < 3:  # fewer than the solver can do
         plane = _flat(codes[:, 0], "the label of the first member")
         return plane, plane.coordinates
-    # The solver starts from a drawn vector.
-    pca = PCA(min(axes, min(shape) - 1), svd_solver="arpack", random_state=0).fit(incidence)
+    with one_thread_each():
+        # The solver starts from a drawn vector.
+        pca = PCA(min(axes, min(shape) - 1), svd_solver="arpack", random_state=0).fit(incidence)
+        along = np.asarray(pca.transform(incidence), np.float64)
     name = (
         f"the base labels: near means put together by many members (main axes {_shares(pca.explained_variance_ratio_)})"
     )
-    along = np.asarray(pca.transform(incidence), np.float64)
     return Plane(along[:, :2], name), along

@@ -90,7 +90,7 @@ def picture(
 
 def _innermost(points: Points, own: NDArray[np.intp]) -> list[int]:
     """The half of a cluster's points that lies nearest to its median, the nearest first: a number sits on a point."""
-    x, y = points.x[own], points.y[own]
+    x, y = points.x[own].round(1), points.y[own].round(1)  # as drawn: equal ones stay equal
     apart = (x - np.median(x)) ** 2 + (y - np.median(y)) ** 2
     found: list[int] = own[np.argsort(apart, kind="stable")][: -(-len(own) // 2)].tolist()
     return found

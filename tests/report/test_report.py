@@ -301,6 +301,19 @@ def test_neighbours__many_are_thinned_and_few_have_none(monkeypatch):
     assert np.isfinite(same.coordinates).all()
 
 
+def test_picture__of_base_labels_has_the_same_bits_whatever_the_threads():
+    labels, _ = Synth(300, 12, n_classes=4, k_min=4, k_max=9, seed=2).arrays()
+    codes, widths = labels.astype(np.int64) + 1, (labels.max(axis=0) + 2).tolist()
+    found = []
+    for threads in (1, 2):
+        with threadpool_limits(threads):
+            plane, along = picture.code_plane(codes, widths, 50, silent=True)
+        found.append(along)
+        np.testing.assert_array_equal(plane.coordinates, along[:, :2])
+    np.testing.assert_array_equal(*found)
+    assert found[0].shape == (300, 50)
+
+
 def test_picture__the_number_of_a_cluster_sits_on_one_of_its_points():
     angle = np.linspace(0, 2 * np.pi, 60, endpoint=False)
     ring = np.column_stack([np.cos(angle), np.sin(angle)])  # its median lies in the middle, where none of it is
