@@ -153,7 +153,7 @@ def loss(losses: Sequence[float]) -> Markup:
     above = [value - losses[-1] for value in losses]
     drawing = Drawing(190, "Loss in each round of adjustion, above its last value")
     top = max(above) or 1.0
-    frame = Frame(drawing, (1, max(2, len(losses))), (0, top))
+    frame = Frame(drawing, (1, max(2, len(losses))), (0, top), left=58)
     frame.y_axis(ticks(0, top))
     points = [(frame.x(i + 1), frame.y(value)) for i, value in enumerate(above)]
     drawing.path("M" + "L".join(f"{number(x)} {number(y)}" for x, y in points), "line adjustion-line")

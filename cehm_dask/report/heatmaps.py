@@ -4,6 +4,7 @@ Beside ``figures``. Cells of one shade are one mark, so a map stays small whatev
 is left out or averaged, and the caption says so.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,10 @@ MOST_SQUARES = 40
 """Clusters in a map of clusters, the largest."""
 MOST_WRITTEN = 11
 """Columns up to which there is room for a number in every cell."""
+NUMBER_WIDTH = 22.0
+"""Of a cluster's number with three digits, in units."""
+MOST_LETTERS = 17
+"""Of a feature's name beside the map."""
 FULL_SHADE = 2.5
 """Standard deviations of the fullest colour."""
 
@@ -83,7 +88,7 @@ def map_figure(found: HyperedgeMap, classes: Sequence[str]) -> Markup:
     drawing = Drawing(height + 40, "Share of each hyperedge in each cluster")
     left, right, top = 14.0, WIDTH - 4.0, 20.0
     width = (right - left) / columns
-    step = max(1, -(-columns // 20))
+    step = _every(width)
     for place, cluster in enumerate(found.columns):
         x = left + place * width
         if place % step == 0:
@@ -149,7 +154,7 @@ def consensus(table: Floats, clusters: Sequence[int], styles: Sequence[str]) -> 
     drawing = Drawing(side + top + 36, "Mean consensus of the samples of every two clusters")
     for level, path in cells(np.nan_to_num(table), left, top, cell, cell).items():
         drawing.add('<path d="{}" class="cell accent" fill-opacity="{}"/>', path, level / LEVELS)
-    step = max(1, -(-count // 20))
+    step = _every(cell)
     for place, (cluster, style) in enumerate(zip(clusters, styles, strict=True)):
         middle = (place + 0.5) * cell
         if place % step == 0:
@@ -161,6 +166,11 @@ def consensus(table: Floats, clusters: Sequence[int], styles: Sequence[str]) -> 
     _sense(drawing, "consensus", left, top, side, side)
     _scale(drawing, left, top + side + 10, 0.0, 1.0, "together")
     return drawing.svg()
+
+
+def _every(width: float) -> int:
+    """Of columns so wide, every how many there is room for a number above."""
+    return max(1, math.ceil(NUMBER_WIDTH / width))
 
 
 def _share(value: float) -> str:
@@ -183,13 +193,14 @@ def profiles(effects: Floats, names: Sequence[str], clusters: Sequence[int]) -> 
     for style, own in (("accent", shades), ("warn", -shades)):
         for level, path in cells(own, left, top, width, height).items():
             drawing.add('<path d="{}" class="{}" fill-opacity="{}"/>', path, f"cell {style}", level / LEVELS)
-    step = max(1, -(-columns // 20))
+    step = _every(width)
     for place, cluster in enumerate(clusters):
         if place % step == 0:
             drawing.text(left + (place + 0.5) * width, top - 6, str(cluster), anchor="middle")
     for place, name in enumerate(names):
-        mark = '<text x="{}" y="{}" class="tick" text-anchor="end">{}<title>{}</title></text>'
-        drawing.add(mark, number(left - 6), number(top + (place + 0.5) * height + 4), _fitting(name), name)
+        mark = '<text x="{}" y="{}" class="tick" text-anchor="end"{}>{}<title>{}</title></text>'
+        at = number(left - 6), number(top + (place + 0.5) * height + 4)
+        drawing.add(mark, *at, _squeezed(name, left - 8), _fitting(name), name)
     if columns <= MOST_WRITTEN:
         written = [[_signed(value) for value in row] for row in effects.tolist()]
         _write(drawing, np.abs(shades), left, top, width, height, written)
@@ -210,7 +221,14 @@ def _signed(value: float) -> str:
 
 def _fitting(name: str) -> str:
     """A name that fits beside the map; whole in its tip."""
-    return name if len(name) <= 17 else f"{name[:16]}…"
+    return name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 1]}…"
+
+
+def _squeezed(name: str, room: float) -> Markup:
+    """Letters of a long name are made as wide as there is room, whatever the font."""
+    if len(name) < MOST_LETTERS - 3:
+        return Markup("")
+    return Markup(' textLength="{}" lengthAdjust="spacingAndGlyphs"').format(number(room))
 
 
 def _write(
