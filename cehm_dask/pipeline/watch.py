@@ -326,9 +326,12 @@ def serving(watch: Watch, port: int, every: float, *, to_the_end: bool = False) 
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}/{server.token}/"
+    except KeyboardInterrupt:
+        to_the_end = False  # whoever stops the run does not want to wait
+        raise
+    finally:
         if to_the_end:
             server.see_off()
-    finally:
         server.shutdown()
         thread.join()
         server.server_close()

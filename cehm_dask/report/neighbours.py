@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from cehm_dask.machine import one_thread_each
 
 MOST_EMBEDDED = 1500
-"""Samples; more are thinned. With so many, 500 rounds took 3 s of one core."""
+"""Samples; more are thinned."""
+EMBEDDING_SECONDS = 3.0
+"""Of one core, for so many samples: 2.1 s were measured, of the digits."""
 FEWEST_EMBEDDED = 30
 """Of fewer, the main axes show all there is."""
 MOST_AXES = 50

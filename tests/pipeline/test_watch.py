@@ -384,6 +384,41 @@ def test_write__rewrites_one_page_until_the_run_is_over(here):
     assert "no page that this program wrote" in cehm("watch", "out", "--write", "mine.html", code=2)[1]
 
 
+def test_server__a_reader_who_is_there_sees_how_the_run_ended(here):
+    directory, said = begun("out"), []
+
+    def read(address):
+        for _ in range(40):
+            said.append(ask(address)[2])
+            time.sleep(0.05)
+            if "<h1>Failed</h1>" in said[-1]:
+                return
+
+    def fails():
+        with serving(Watch("out"), 0, 1, to_the_end=True) as address:
+            thread = threading.Thread(target=read, args=(address,))
+            with Heartbeat(directory, RunProgress()) as beats:
+                beats.begins("consensus", "")
+                thread.start()
+                while not said:
+                    time.sleep(0.01)
+                raise InputError("it broke")
+
+    with pytest.raises(InputError, match="it broke"):
+        fails()
+    assert "<h1>Failed</h1>" in said[-1]
+    assert "it broke" in said[-1]
+
+
+def test_command__watch_serves_until_it_is_stopped(stopped):
+    command = [sys.executable, "-m", "cehm_dask", "watch", str(stopped[0])]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        address = process.stdout.readline().strip()
+        assert ask(address)[0] == 200
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+
+
 def test_command__run_live_says_where(here):
     Path("recipe.yaml").write_text(RECIPE)
     _, err = cehm("run", "recipe.yaml", "--live", "--quiet")
