@@ -95,6 +95,7 @@ class Watch:
         }
         over = told["state"] in STATES
         running = not over and well
+        told["left"] = told["left"] if running else None
         rounds = told["rounds"] if told.get("step") == "consensus" else []
         return View(
             run,

@@ -215,6 +215,7 @@ def test_watch__waiting_running_silent_done(here, monkeypatch):
         view = own.look()
         assert (view.headline, view.well, view.over) == ("Silent", False, False)
         assert "no sign of life" in shown(own)
+        assert "left, about" not in shown(own)
     page, over = own.page(2)
     assert over
     assert "<h1>Done</h1>" in page
