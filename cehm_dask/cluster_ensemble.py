@@ -38,10 +38,11 @@ from cehm_dask.members.generate import generate, label_all, make_labeller, maker
 from cehm_dask.members.stored import arrays_of, encoding_of, fitted_of_run, is_run, labeller_of, refuse_misfits
 from cehm_dask.method.params import auto_members
 from cehm_dask.method.rounds import Harvest
+from cehm_dask.notebook import ShowsClusters, shown
 from cehm_dask.profiles.blocks import HeldClusters
 from cehm_dask.profiles.profile import Profile
 from cehm_dask.profiles.sweep import profile_clusters
-from cehm_dask.progress import Progress, ProgressLike, as_progress
+from cehm_dask.progress import Progress, ProgressLike
 
 CONSENSUS = ("variant", "tries", "restarts", "choose", "max_iter")
 """Parameters handed on to the consensus."""
@@ -62,7 +63,7 @@ FITTING = ("scale", "impute", "fit_rows", "full_lloyd")
 """Parameters of how members are fitted."""
 
 
-class ClusterEnsemble(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
+class ClusterEnsemble(ShowsClusters, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
     """Many clusterings of the same features, and their consensus.
 
     Parameters
@@ -202,7 +203,7 @@ class ClusterEnsemble(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         overwrite: bool = False,
         memory: str | int | None = None,
         client: Any = None,
-        progress: ProgressLike | None = None,
+        progress: ProgressLike | bool | None = None,
     ) -> Self:
         """Make the members and their consensus.
 
@@ -222,23 +223,24 @@ class ClusterEnsemble(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         client : distributed.Client, address, cluster file, or False; optional
             Whose workers do the work. Default: the current client, if there is one; False: threads of this process.
             Features that only this process holds stay with its threads.
-        progress : callable (Event) or Progress, optional
-            Gets every finished round of the consensus; a ``Progress`` also the members fitted and the rows done.
+        progress : bool, callable (Event) or Progress, optional
+            True: shown in the notebook or on the terminal. A function gets every finished round of the consensus; a
+            ``Progress`` also the members fitted and the rows done.
         """
         if isinstance(self.n_clusters, str) and self.n_clusters != "auto":
             raise InputTypeError(f"n_clusters={self.n_clusters!r}: expected a whole number, several, or 'auto'")
         seed = int(check_random_state(self.random_state).randint(2**31))
         settings = {name: getattr(self, name) for name in CONSENSUS}
         self.consensus_ = CEHM(self.n_clusters, random_state=seed, **settings)
-        with client_of(client) as who:
+        with shown(progress) as told, client_of(client) as who:
             machine = machine_of(Where(memory=memory, client=who))
             features = features_on(X, who, machine, self._preparation())
             where = Where(memory, client=who, output=None if output is None else os.fspath(output), overwrite=overwrite)
-            held = self._make(features, seed, where, as_progress(progress))
+            held = self._make(features, seed, where, told)
             self._name_features(features.names, features.encoding)
             rows = None if features.chunks is None else features.chunks.given_rows
             del features  # its rows are not needed for the consensus
-            self.consensus_.fit(held, memory=memory, client=False if who is None else who, progress=progress)
+            self.consensus_.fit(held, memory=memory, client=False if who is None else who, progress=told)
         warn_of_tails(self.consensus_.cluster_sizes_, self.scale)
         self.labels_ = like(X, self.consensus_.labels_, "labels", rows)
         self.margin_ = like(X, self.consensus_.margin_, "margin", rows)

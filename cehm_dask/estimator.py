@@ -36,13 +36,14 @@ from cehm_dask.method.result import gather, join
 from cehm_dask.method.rounds import Harvest
 from cehm_dask.method.warm import warm_from
 from cehm_dask.model import Model, model_of, model_of_arrays, saved_tables, stored_tables
+from cehm_dask.notebook import ShowsClusters, shown
 from cehm_dask.progress import ProgressLike
 
 SETTINGS = ("variant", "similarity", "belonging", "schedule", "choose", "max_iter")
 """Parameters that a stored model keeps."""
 
 
-class CEHM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
+class CEHM(ShowsClusters, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
     """Clustering ensemble by k-HyperEdge Medoids: many clusterings of the same samples in, one out.
 
     Parameters
@@ -185,7 +186,7 @@ class CEHM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         memory: str | int | None = None,
         client: Any = None,
         record: Callable[[int, str, int, NDArray[np.int16]], None] | None = None,
-        progress: ProgressLike | None = None,
+        progress: ProgressLike | bool | None = None,
     ) -> Self:
         """Compute the consensus of base labels. Nothing but ``X`` changes a label.
 
@@ -211,8 +212,9 @@ class CEHM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
             Whose workers do the sweeps. Default: the current client, if there is one; False: threads of this process.
         record : callable (restart, stage, round, assignment), optional
             Gets every assignment on the way: after the start, each diffusion and each adjustion round.
-        progress : callable (Event) or Progress, optional
-            Gets a small record of every finished round; a ``Progress`` also the rows done inside a sweep.
+        progress : bool, callable (Event) or Progress, optional
+            True: shown in the notebook or on the terminal. A function gets a small record of every finished round; a
+            ``Progress`` also the rows done inside a sweep.
         """
         auto = isinstance(self.n_clusters, str) and self.n_clusters == "auto"
         if auto and self.init is not None:
@@ -226,14 +228,14 @@ class CEHM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         follow = None if record is None else partial(_recorded, record)
         place = None if output is None else os.fspath(output)
         X = joined(X) if isinstance(X, list | tuple | Mapping) and not isinstance(X, Held) else X
-        with client_of(client) as who, opened(X, who, memory) as held:
+        with shown(progress) as told, client_of(client) as who, opened(X, who, memory) as held:
             labels, lazy = held.labels, held.collection is not None and output is None
             where = Where(memory=memory, client=who, output=place, overwrite=overwrite, lazy=lazy)
             how: dict[str, Any] = {"ks": ks, "auto": auto}
             if grow_from is not None:
                 warm = warm_from(open_consensus(os.fspath(grow_from)), labels)
                 params, seed, how = warm.params_for(params, ks, auto), warm.seed, {"warm": warm}
-            outcome = find_consensus(labels, params, seed, where, record=follow, progress=progress, **how)
+            outcome = find_consensus(labels, params, seed, where, record=follow, progress=told, **how)
         result, problem = outcome.consensus, outcome.consensus.chosen.problem
         self.labels_ = _wide(outcome.labels)
         self.margin_ = outcome.margin

@@ -28,6 +28,7 @@ from cehm_dask.cli import (
     run,
     stability,
     verify,
+    watch,
 )
 from cehm_dask.cli.completion import complete
 from cehm_dask.cli.explain import Commands, JsonLines, TextLines
@@ -97,5 +98,6 @@ for _command in (
     cluster.cluster,
     cluster.submit,
     cluster.status,
+    watch.watch,
 ):
     main.add_command(complete(_command))

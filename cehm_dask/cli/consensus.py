@@ -85,7 +85,8 @@ def consensus(
       cehm consensus ensemble.zarr --k 10 --cluster cluster_configs/slurm.yaml -o consensus.zarr
     """
     # Not the estimator: scikit-learn and what it loads would take 150 MiB of the memory that the run may take.
-    from cehm_dask.cli.display import Rounds, Stopwatch, summary
+    from cehm_dask.bars import Rounds, Stopwatch
+    from cehm_dask.cli.display import summary
     from cehm_dask.clusters.current import client_of
     from cehm_dask.data.arrays import is_store
     from cehm_dask.data.labels import as_labels

@@ -39,7 +39,7 @@ def import_(
       cehm import labels.npy s3://bucket/ensemble.zarr
       cehm import runs/*.csv --id CellID --label cluster ensemble.zarr
     """
-    from cehm_dask.cli.display import Rows
+    from cehm_dask.bars import Rows
     from cehm_dask.data.alignment import joined_files
     from cehm_dask.data.ingest import ingest
 
@@ -136,7 +136,7 @@ def generate(
       cehm generate features.parquet ensemble.zarr --k 10 --base kmeans --base mixture --subspace 0.5
       cehm generate customers.csv ensemble.zarr --k 6 --id customer --drop note --dates days --impute median
     """
-    from cehm_dask.cli.display import Rows
+    from cehm_dask.bars import Rows
     from cehm_dask.clusters.connect import connect
     from cehm_dask.data.features import as_features
     from cehm_dask.data.preparation import Preparation
@@ -200,7 +200,7 @@ def synth(ensemble: str, overwrite: bool, quiet: bool, **options: Any) -> None:
     Example:
       cehm synth ensemble.zarr --n 1e7
     """
-    from cehm_dask.cli.display import Rows
+    from cehm_dask.bars import Rows
     from cehm_dask.data.synth import Synth
     from cehm_dask.machine import cores
 

@@ -45,7 +45,7 @@ def describe(
 def _profile(
     result: str, table: str | None, id_column: str | None, cluster: str | None, memory: str | None, quiet: bool
 ) -> Any:
-    from cehm_dask.cli.display import Rows
+    from cehm_dask.bars import Rows
     from cehm_dask.clusters.connect import connect
     from cehm_dask.errors import InputError
     from cehm_dask.pipeline.directory import Directory

@@ -1,148 +1,35 @@
-"""What people see in a terminal: progress of the rounds, closing summaries.
+"""What people see in a terminal: progress of the steps of a run, closing summaries.
 
-Used by the command only; everything below it logs and reports events, and prints nothing.
+Used by the command only; everything below it logs and reports events, and prints nothing but what it is asked to.
 """
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from time import perf_counter
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
 from rich.table import Table
 
+from cehm_dask.bars import BAR, Rounds, Rows
 from cehm_dask.cli.flow import show_matching
 from cehm_dask.data.attributes import read_facts
 from cehm_dask.data.consensus_store import open_consensus
 from cehm_dask.data.ensemble_store import open_ensemble
 from cehm_dask.job import Outcome
-from cehm_dask.machine import format_bytes, resident_bytes
+from cehm_dask.machine import format_bytes
 from cehm_dask.method.choice import ONLY_ONE
 from cehm_dask.method.params import settings_told
 from cehm_dask.pipeline.result import Result, RunProgress
-from cehm_dask.progress import Event, Progress
+from cehm_dask.progress import Event
 
 if TYPE_CHECKING:
     from cehm_dask.pipeline.estimate import Estimate  # loads what members are made with
 
-BAR = 28
-UNITS = {"fitted": "members", "Lloyd": "rounds", "read": "bytes"}
-"""What is counted, where it is not rows."""
 MOST_CLUSTERS = 20
 """Clusters listed one by one in a summary; the rest share a line."""
-
-
-class Rounds(Progress):
-    """Progress of a consensus: two live bars on a terminal, one line per round elsewhere, nothing if quiet."""
-
-    def __init__(self, console: Console, *, quiet: bool = False) -> None:
-        self.console = console
-        self.quiet = quiet
-        self._watch = Stopwatch()
-        self._bar: Bar | None = None
-        self._latest: dict[int, Event] = {}
-        self._sweep_began = 0.0
-        self._first_assigned: tuple[float, int] | None = None
-
-    def __enter__(self) -> Self:
-        if not self.quiet and self.console.is_terminal:
-            self._bar = Bar(
-                SpinnerColumn(),
-                TextColumn("{task.description:<13}"),
-                BarColumn(BAR),
-                TextColumn("{task.fields[state]}"),
-                TimeElapsedColumn(),
-                console=self.console,
-                transient=True,
-            )
-            self._bar.start()
-            self._sweep = self._bar.add_task("sweep", total=None, state="")
-            self._rounds = self._bar.add_task("assigned", total=None, state="")
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def advanced(self, what: str, done: int, total: int | None) -> None:
-        """Rows done inside a sweep."""
-        if self._bar is None:
-            return
-        now = self._watch.seconds
-        rate = f"{done / max(now - self._sweep_began, 1e-3):,.0f} rows/s, memory {format_bytes(resident_bytes())}"
-        self._bar.update(self._sweep, description=what, completed=done, total=total, state=rate)
-        if done == total:
-            self._sweep_began = now
-            if what == "intersections":
-                # Medoids and candidates are looked for in this process, without a sweep: no rows to count.
-                self._bar.update(self._sweep, description="starts", total=None, state="")
-
-    def round_done(self, event: Event) -> None:
-        if self.quiet:
-            return
-        self._latest[event.problem] = event
-        slowest = min(self._latest.values(), key=lambda latest: (latest.stage != "diffusion", latest.assigned))
-        n, assigned = slowest.n_samples, slowest.assigned
-        of_all = f"all {n:,}" if assigned == n else f"{assigned:,} of {n:,}"
-        state = f"round {slowest.round}, {of_all} assigned, {slowest.moved:,} moved"
-        if slowest.loss is not None:
-            state += f", loss {slowest.loss:.6g}"
-        state += self._time_left(slowest)
-        if self._bar is not None:
-            # Once all are assigned, what is left to see is how few still move.
-            settling = slowest.stage == "adjustion" and assigned == n
-            name, done = ("settled", n - slowest.moved) if settling else ("assigned", assigned)
-            self._bar.update(self._rounds, description=name, completed=done, total=n, state=state)
-        elif slowest is event:
-            # Of many problems side by side, one line shows how far the slowest is.
-            many = f", slowest of {len(self._latest)} problems" if len(self._latest) > 1 else ""
-            self.console.print(f"{event.stage}{many}: {state}", highlight=False, soft_wrap=True)
-
-    def _time_left(self, event: Event) -> str:
-        """How long diffusion will take at the pace so far; adjustion cannot be estimated."""
-        now = self._watch.seconds
-        if self._first_assigned is None:
-            self._first_assigned = (now, event.assigned)
-        began, before = self._first_assigned
-        if event.stage != "diffusion" or event.assigned <= before:
-            return ""
-        left = (now - began) * (event.n_samples - event.assigned) / (event.assigned - before)
-        return f", about {left:.0f} s to full assignment" if left >= 1 else ""
-
-
-class Rows(Progress):
-    """Progress of a stream of rows: a live bar on a terminal, nothing elsewhere."""
-
-    def __init__(self, console: Console, *, quiet: bool = False) -> None:
-        self._bar = Bar(
-            TextColumn("{task.description:<8}"),
-            BarColumn(BAR),
-            TextColumn("{task.completed:,.0f} {task.fields[unit]}, {task.fields[rate]} per second"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=quiet or not console.is_terminal,
-        )
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._bar.stop()
-
-    def advanced(self, what: str, done: int, total: int | None) -> None:
-        if what not in self._tasks:
-            self._tasks[what] = self._bar.add_task(what, total=total, rate="", unit=UNITS.get(what, "rows"))
-        task = self._bar.tasks[self._tasks[what]]
-        rate = f"{done / max(task.elapsed or 0, 1e-3):,.0f}"
-        self._bar.update(self._tasks[what], completed=done, total=total, rate=rate)
 
 
 class Steps(RunProgress):
@@ -181,17 +68,6 @@ class Steps(RunProgress):
 
     def left_out(self, step: str, why: str) -> None:
         self._say(step, why)
-
-
-class Stopwatch:
-    """Seconds since it was made."""
-
-    def __init__(self) -> None:
-        self._begin = perf_counter()
-
-    @property
-    def seconds(self) -> float:
-        return perf_counter() - self._begin
 
 
 def cluster_table(sizes: NDArray[np.int64], names: Sequence[int | None] | None = None) -> Table:

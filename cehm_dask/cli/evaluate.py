@@ -48,7 +48,7 @@ def evaluate(
       cehm evaluate consensus.zarr --truth classes.npy --ensemble ensemble.zarr
       cehm evaluate consensus.zarr --truth table.parquet --truth-column species --json
     """
-    from cehm_dask.cli.display import Rows
+    from cehm_dask.bars import Rows
     from cehm_dask.clusters.connect import connect
     from cehm_dask.results import scoring
 
@@ -122,7 +122,7 @@ def predict(
       cehm predict consensus.zarr new-labels.parquet -o new.parquet
       cehm predict model.zarr new-features.npy -o new.csv
     """
-    from cehm_dask.cli.display import Rows, Stopwatch
+    from cehm_dask.bars import Rows, Stopwatch
     from cehm_dask.results import prediction
 
     console, watch = Terminal(stderr=True), Stopwatch()

@@ -49,7 +49,8 @@ def grow(
       cehm grow consensus.zarr ensemble.zarr --members more.csv -o grown.zarr
       cehm grow consensus.zarr ensemble.zarr --drop-members 3,7 --into fewer.zarr -o grown.zarr
     """
-    from cehm_dask.cli.display import Rounds, Stopwatch, summary
+    from cehm_dask.bars import Rounds, Stopwatch
+    from cehm_dask.cli.display import summary
     from cehm_dask.clusters.current import client_of
     from cehm_dask.data.arrays import is_store
     from cehm_dask.errors import InputError

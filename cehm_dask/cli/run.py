@@ -1,6 +1,9 @@
 """``cehm run``, ``plan``, ``recipe`` and ``demo``: a recipe in, a run directory out."""
 
+import datetime
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import click
@@ -11,6 +14,8 @@ from cehm_dask.errors import AlertError
 
 STEPS = ("ensemble", "consensus", "match", "profile", "evaluate", "export", "report")
 """Those of ``pipeline.run``, which is slow to import."""
+LIVE_SECONDS = 2.0
+"""Between two looks of the page beside a run."""
 
 
 @click.command()
@@ -22,6 +27,7 @@ STEPS = ("ensemble", "consensus", "match", "profile", "evaluate", "export", "rep
 @click.option("--overwrite", is_flag=True, help="Start from the beginning.")
 @click.option("--follow", metavar="RUN", help="Keep the cluster names of this run directory; or 'previous'.")
 @click.option("--fail-on-alert", is_flag=True, help="End with exit code 8 if more changed than the recipe allows.")
+@click.option("--live", is_flag=True, help="Serve a page of the run on 127.0.0.1 while it works, as 'cehm watch' does.")
 @click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout, and nothing else there.")
 @click.option("--quiet", is_flag=True, help="No progress, no summary.")
 @explained
@@ -34,6 +40,7 @@ def run(
     overwrite: bool,
     follow: str | None,
     fail_on_alert: bool,
+    live: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -57,19 +64,29 @@ def run(
     from cehm_dask.cli.display import Steps, run_summary
     from cehm_dask.pipeline.run import run as do
 
+    day = date.date() if date else datetime.date.today()
     progress = Steps(Terminal(stderr=True), quiet=quiet)
-    try:
-        result = do(
-            wanted, date=date and date.date(), cluster=cluster, until=until, overwrite=overwrite, progress=progress
-        )
-    finally:
-        progress.stop()
+    with _live(wanted.on(day.isoformat()).output) if live else nullcontext():
+        try:
+            result = do(wanted, date=day, cluster=cluster, until=until, overwrite=overwrite, progress=progress)
+        finally:
+            progress.stop()
     if as_json:
         echo_values(result.summary())
     elif not quiet:
         run_summary(Terminal(), result)
     if fail_on_alert and result.alerts:
         raise AlertError(f"{len(result.alerts)} alert(s), the run is done: {'; '.join(result.alerts)}")
+
+
+@contextmanager
+def _live(output: str) -> Iterator[None]:
+    """Show the page of a run beside it; its address goes to stderr."""
+    from cehm_dask.pipeline.watch import Watch, serving
+
+    with serving(Watch(output, begun=False), 0, LIVE_SECONDS, to_the_end=True) as address:
+        click.echo(f"live: {address}", err=True)
+        yield
 
 
 @click.command()
@@ -88,8 +105,6 @@ def plan(recipe: str, overrides: tuple[str, ...], date: Any) -> None:
       cehm plan recipe.yaml
       cehm plan recipe.yaml --set memory=2GiB --set consensus.restarts=10
     """
-    import datetime
-
     from cehm_dask.pipeline.recipe import load
 
     wanted = load(recipe, overrides).on((date.date() if date else datetime.date.today()).isoformat())

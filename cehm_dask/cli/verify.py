@@ -20,7 +20,7 @@ def verify(place: str, quiet: bool) -> None:
       cehm verify ensemble.zarr
       cehm verify runs/today
     """
-    from cehm_dask.cli.display import Rows
+    from cehm_dask.bars import Rows
     from cehm_dask.data.files import exists
     from cehm_dask.data.verification import verify_store
     from cehm_dask.errors import StoreError

@@ -229,7 +229,7 @@ class ConsensusStore:
         return place_in(self._place, "trail-")
 
     def _trail_files(self) -> list[str]:
-        return sorted(entry for entry in entries(self._place) if "/trail-" in entry and entry.endswith(".npz"))
+        return _trail_files(self._place)
 
     def create_result(self, n_samples: int, chunk_rows: int) -> ResultWriter:
         """Create the arrays of size n, to be filled chunk by chunk."""
@@ -262,6 +262,26 @@ class ConsensusStore:
 
     def close(self) -> None:
         self._writing.release()
+
+
+def _trail_files(place: str) -> list[str]:
+    return sorted(entry for entry in entries(place) if "/trail-" in entry and entry.endswith(".npz"))
+
+
+def trail_since(url: str, seen: str) -> tuple[str, dict[str, NDArray[Any]]]:
+    """What a run on its way has added to its trail after a file of it, and the last file; for those who watch.
+
+    Files that vanish, because the run has just finished, or are damaged are left out.
+    """
+    files = _trail_files(url)
+    found: dict[str, NDArray[Any]] = {}
+    for entry in files:
+        if entry > seen:
+            try:
+                found |= _unpacked(read_whole(entry) or b"")
+            except Exception as error:  # a dozen kinds, from zipfile, zlib and numpy
+                log.debug("%s cannot be read (%s)", entry, error)
+    return (files[-1] if files else ""), found
 
 
 def _packed(arrays: Mapping[str, NDArray[Any]]) -> bytes:

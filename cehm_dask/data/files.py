@@ -91,8 +91,10 @@ def fingerprint(url: str) -> str:
 
 
 @contextmanager
-def whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def whole(path: str | os.PathLike[str], *, lasting: bool = True) -> Iterator[BinaryIO]:
     """A new local file that takes the place of ``path`` once the block ends well; if it does not, nothing changes.
+
+    ``lasting``: also after a power cut, for which the disk is waited for.
 
     The temporary name is random and must be free: what a crash left behind is never continued, also where process ids
     repeat, as they do in containers.
@@ -103,11 +105,13 @@ def whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         with half.open("xb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if lasting:
+                os.fsync(file.fileno())
         os.replace(half, target)
     finally:
         half.unlink(missing_ok=True)
-    sync_folder(target.parent)
+    if lasting:
+        sync_folder(target.parent)
 
 
 def _beside(target: Path) -> Path:
@@ -129,11 +133,14 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
         os.close(descriptor)
 
 
-def write_whole(url: str, content: bytes, *, new: bool = False) -> None:
-    """Write a small file so that it appears whole or not at all; ``new``, for URLs: only if there is none."""
+def write_whole(url: str, content: bytes, *, new: bool = False, lasting: bool = True) -> None:
+    """Write a small file so that it appears whole or not at all; ``new``, for URLs: only if there is none.
+
+    ``lasting``: also after a power cut.
+    """
     filesystem, path = fsspec.core.url_to_fs(url)
     if "file" in filesystem.protocol and not new:
-        with whole(path) as file:
+        with whole(path, lasting=lasting) as file:
             file.write(content)
         return
     # A put to an object store is atomic, and with "create" fails where another one came first.

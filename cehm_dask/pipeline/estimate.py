@@ -46,6 +46,7 @@ from cehm_dask.pipeline.inputs import (
 from cehm_dask.pipeline.recipe_model import Recipe
 from cehm_dask.profiles.sweep import require_profiles
 from cehm_dask.report.findings import page_terms
+from cehm_dask.report.neighbours import EMBEDDING_SECONDS, MOST_EMBEDDED
 from cehm_dask.report.picture import feature_terms, require_picture
 from cehm_dask.results import export
 from cehm_dask.results.describing import beside
@@ -308,7 +309,8 @@ def _report(recipe: Recipe, shape: Shape, widths: Sequence[int], features: Featu
         require_picture(features, machine)
         picture = feature_terms(n, features.n_features, machine)
         terms = max(terms, picture, key=lambda own: sum(own.values()))
-    return StepEstimate("report", "report.html", 1, 6 * n, 1 << 20, 2 + n / 50e6, terms, machine.allowed)
+    seconds = 2 + n / 50e6 + EMBEDDING_SECONDS * min(1.0, n / MOST_EMBEDDED)
+    return StepEstimate("report", "report.html", 1, 6 * n, 1 << 20, seconds, terms, machine.allowed)
 
 
 def _chunk_rows(shape: Shape) -> int:

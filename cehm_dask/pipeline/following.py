@@ -138,7 +138,10 @@ class Following(Steps):
     @cached_property
     def client(self) -> Any:
         """Of the cluster that is asked for, started or reached when a step first needs it; None: threads."""
-        return self.stack.enter_context(connect(self.cluster))
+        client = self.stack.enter_context(connect(self.cluster))
+        if client is not None:
+            self.progress.joined(client)
+        return client
 
     @cached_property
     def _ids_mark(self) -> Any:

@@ -14,6 +14,9 @@ from cehm_dask.results.matching import Matching
 class RunProgress(Progress):
     """Receives the progress of a run; this one ignores it."""
 
+    def joined(self, client: Any) -> None:
+        """Workers of a Dask client do the work from now on."""
+
     def begins(self, step: str, what: str) -> None:
         """A step starts."""
 

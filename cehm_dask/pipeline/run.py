@@ -35,6 +35,7 @@ from cehm_dask.method.warm import warm_from
 from cehm_dask.pipeline.directory import Directory
 from cehm_dask.pipeline.expectations import check_expected
 from cehm_dask.pipeline.following import Following
+from cehm_dask.pipeline.heartbeat import Heartbeat
 from cehm_dask.pipeline.hooks import call
 from cehm_dask.pipeline.inputs import (
     budget_for,
@@ -95,8 +96,9 @@ def run(
     directory = Directory(absolute(recipe.output).rstrip("/"))
     directory.check()
     try:
-        with speaking("recipe"), directory.locked(), directory.logged(), ExitStack() as stack:
-            job = _Run(recipe, directory, cluster or recipe.cluster, progress or RunProgress(), stack)
+        told = Heartbeat(directory, progress or RunProgress())
+        with speaking("recipe"), directory.locked(), directory.logged(), told, ExitStack() as stack:
+            job = _Run(recipe, directory, cluster or recipe.cluster, told, stack)
             try:
                 result = job.go(until, overwrite)
             except BaseException as error:

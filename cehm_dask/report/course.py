@@ -9,6 +9,7 @@ from cehm_dask.data.consensus_store import StoredConsensus
 from cehm_dask.data.ensemble_store import Ensemble
 from cehm_dask.machine import format_bytes
 from cehm_dask.method.params import PAPER, settings_told
+from cehm_dask.profiles.words import number, percent
 from cehm_dask.report import figures
 from cehm_dask.report.words import Context, cell, count, seconds, sentence
 
@@ -16,8 +17,9 @@ SEED = "seed of the starts, drawn"
 
 STARTS = {
     "medoids": "k-medoids of the base clusters, without their overlaps",
-    "spectral": "spectral cut of the graph of samples and base clusters (U-SENC)",
+    "spectral": "spectral cut of the graph of samples and base clusters (U‑SENC)",
     "links": "spectral cut, base clusters linked by common neighbours (WCT)",
+    "walks": "random walks between base clusters",
     "local": "spectral cut, base clusters weighted by how far members respect them (LWGP)",
 }
 BELONGINGS = {
@@ -49,7 +51,7 @@ def candidates(facts: Context) -> Context | None:
         largest, following = (f"{own['score']:.4f}" for own in (kept, next(own for own in ranked if own is not kept)))
         rest = f"the next has {following}." if following != largest else "the next is equal to four digits."
         words = (
-            f"Of {len(candidates)} candidates, the one with the largest sum of τ and evenness was kept: "
+            f"Of {len(candidates)} candidates, the one with the largest 2τ + evenness was kept: "
             f"{largest} (start: {plain_start(kept['start'])}; belonging: "
             f"{BELONGINGS.get(kept['belonging'], kept['belonging'])}); {rest}"
         )
@@ -105,9 +107,9 @@ def rounds(facts: Context) -> Context:
         else:
             words += sentence(rounds)
     if facts["losses"]:
-        words += f" The last loss is {facts['losses'][-1]:,.8g}"
+        words += f" The last loss is {number(facts['losses'][-1])}"
         if facts.get("loss_fractions"):
-            words += f", {facts['loss_fractions'][-1]:.6g} of the largest that is possible"
+            words += f", {percent(facts['loss_fractions'][-1])} of the largest that is possible"
         words += "."
     repairs = facts["identity"].get("variant", "released") not in PAPER
     loss_words = "Adjustion never lets it rise" + (", but where it repairs an empty cluster." if repairs else ".")

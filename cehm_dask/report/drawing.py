@@ -12,6 +12,8 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from cehm_dask.profiles.words import number as in_words
+
 COLOURS = (
     *("#3366aa", "#dd8822", "#990011", "#22cccc", "#aa77ee", "#cc4455", "#99bb88", "#773377", "#eeaa33", "#005533"),
     *("#55aacc", "#ee5577", "#449988", "#776600", "#5533aa", "#cc99ff", "#7777bb", "#aa4477", "#bb7722", "#8855cc"),
@@ -66,7 +68,7 @@ def short(value: float) -> str:
         if abs(value) >= size:
             return f"{value / (1e3 if letter == 'k' else size):.3g}{letter}"
     if value and abs(value) < 1e-4:
-        return f"{value:.1e}"
+        return in_words(value)
     return f"{value:,.6g}" if float(value).is_integer() else f"{value:.4g}"
 
 

@@ -11,12 +11,11 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from cehm_dask.profiles.words import number as in_words
 from cehm_dask.report.drawing import WIDTH, Drawing, Frame, number, short, ticks
 
 MOST_BARS = 24
 """Clusters with a bar or a ridge of their own; the smaller ones are summed up."""
-LEVELS = 10
-"""Shades of a heat map."""
 
 
 @dataclass(frozen=True)
@@ -144,11 +143,11 @@ def growth(assigned: Sequence[int], n: int) -> Markup:
     return _bars([a / n for a in assigned], says, names, about="Samples assigned after each round", top=1.0)
 
 
-def moved(counts: Sequence[int], stages: Sequence[str]) -> Markup:
-    """Samples whose assignment changed in each round after the start, which assigns from nothing."""
-    says = [f"round {i + 1} ({s}): {m:,} moved" for i, (m, s) in enumerate(zip(counts, stages, strict=True))]
+def moved(counts: Sequence[int], stages: Sequence[str], first: int = 1) -> Markup:
+    """Samples whose assignment changed in each round after the first one given, which may assign from nothing."""
+    says = [f"round {first + i} ({s}): {m:,} moved" for i, (m, s) in enumerate(zip(counts, stages, strict=True))]
     top = max([1, *counts[1:]])
-    return _bars(counts[1:], says[1:], stages[1:], about="Samples moved in each round", top=top, first=2)
+    return _bars(counts[1:], says[1:], stages[1:], about="Samples moved in each round", top=top, first=first + 1)
 
 
 def loss(losses: Sequence[float]) -> Markup:
@@ -156,138 +155,17 @@ def loss(losses: Sequence[float]) -> Markup:
     above = [value - losses[-1] for value in losses]
     drawing = Drawing(190, "Loss in each round of adjustion, above its last value")
     top = max(above) or 1.0
-    frame = Frame(drawing, (1, max(2, len(losses))), (0, top))
+    frame = Frame(drawing, (1, max(2, len(losses))), (0, top), left=58)
     frame.y_axis(ticks(0, top))
     points = [(frame.x(i + 1), frame.y(value)) for i, value in enumerate(above)]
     drawing.path("M" + "L".join(f"{number(x)} {number(y)}" for x, y in points), "line adjustion-line")
     for i, ((x, y), value) in enumerate(zip(points, losses, strict=True)):
         if len(points) <= 60:
             mark = '<circle cx="{}" cy="{}" r="4" class="adjustion"><title>{}</title></circle>'
-            drawing.add(mark, number(x), number(y), f"round {i + 1} of adjustion: loss {value:,.8g}")
+            drawing.add(mark, number(x), number(y), f"round {i + 1} of adjustion: loss {in_words(value)}")
     shown = _whole(1, len(losses))
     frame.x_axis("round of adjustion", [float(t) for t in shown], [str(t) for t in shown])
     return drawing.svg()
-
-
-def cells(table: NDArray[np.float64], x: float, y: float, width: float, height: float) -> dict[int, str]:
-    """Paths of a heat map's cells by level, 1 to LEVELS; equal neighbours in a column make one cell."""
-    level = np.round(np.clip(table, 0, 1) * LEVELS).astype(int)
-    columns = level.shape[1]
-    paths: dict[int, list[str]] = {}
-    for column in range(columns):
-        ends = np.flatnonzero(np.diff(level[:, column], append=-1))
-        begin = 0
-        for end in (ends + 1).tolist():
-            if level[begin, column]:
-                left, upper = f"{x + column * width:.2f}", f"{y + begin * height:.2f}"
-                size = f"h{width:.2f}v{(end - begin) * height:.2f}h-{width:.2f}z"
-                paths.setdefault(int(level[begin, column]), []).append(f"M{left} {upper}{size}")
-            begin = end
-    return {key: "".join(parts) for key, parts in paths.items()}
-
-
-@dataclass(frozen=True, eq=False)
-class HyperedgeMap:
-    """Row shares of the n_hyperedges × k counts, in an order that shows blocks."""
-
-    shares: NDArray[np.float64]
-    columns: list[int]
-    """Clusters, largest first."""
-    per_row: int
-    """Hyperedges averaged in a row; 1: none are."""
-    others: int
-    """Clusters left out, the smallest."""
-
-
-MOST_MAP_ROWS, MOST_MAP_COLUMNS = 400, 60
-
-
-def hyperedge_map(counts: NDArray[np.int64]) -> HyperedgeMap:
-    """Order hyperedges by the cluster that holds most of them, the purest first; many are averaged in bins."""
-    sizes = counts.sum(axis=0)
-    by_size = np.argsort(-sizes, kind="stable")
-    by_size = by_size[sizes[by_size] > 0]
-    table = counts[:, by_size]
-    table = table[table.sum(axis=1) > 0]
-    shares = table / table.sum(axis=1, keepdims=True)
-    order = np.lexsort((-shares.max(axis=1), shares.argmax(axis=1)))
-    shares = shares[order]
-    per_row = -(-len(shares) // MOST_MAP_ROWS)
-    if per_row > 1:
-        edges = np.arange(0, len(shares), per_row)
-        shares = np.add.reduceat(shares, edges, axis=0) / np.diff(np.append(edges, len(shares)))[:, None]
-    columns = by_size[:MOST_MAP_COLUMNS].tolist()
-    return HyperedgeMap(shares[:, :MOST_MAP_COLUMNS], columns, per_row, len(by_size) - len(columns))
-
-
-def map_figure(found: HyperedgeMap, classes: Sequence[str], called: Sequence[str]) -> Markup:
-    """The hyperedge-to-cluster map, each column in its cluster's colour."""
-    rows, columns = found.shares.shape
-    height = float(min(420, max(160, rows * 6)))
-    drawing = Drawing(height + 40, "Share of each hyperedge in each cluster")
-    left, right, top = 14.0, WIDTH - 4.0, 20.0
-    width = (right - left) / columns
-    step = max(1, -(-columns // 20))
-    for place, cluster in enumerate(found.columns):
-        x = left + place * width
-        if place % step == 0:
-            drawing.text(x + width / 2, top - 6, called[cluster], anchor="middle")
-        for level, path in cells(found.shares[:, [place]], x, top, width, height / rows).items():
-            drawing.add('<path d="{}" class="{}" fill-opacity="{}"/>', path, f"cell {classes[cluster]}", level / LEVELS)
-    drawing.add(
-        '<rect x="{}" y="{}" width="{}" height="{}" class="sense" data-grid="map"/>',
-        *map(number, (left, top, right - left, height)),
-    )
-    drawing.text((left + right) / 2, top + height + 15, "cluster, largest first", anchor="middle", style="name")
-    drawing.add(
-        '<text transform="translate(9 {}) rotate(-90)" class="name" text-anchor="middle">hyperedges</text>',
-        number(top + height / 2),
-    )
-    return drawing.svg()
-
-
-def agreement(
-    ordered: NDArray[np.float64], order: Sequence[int], outlying: Sequence[bool], names: Sequence[str]
-) -> Markup:
-    """NMI of every two members, in the order given: like beside like, outlying ones marked."""
-    count = len(order)
-    left, top = 20.0, 6.0
-    side = WIDTH - left - 4.0
-    cell = side / count
-    drawing = Drawing(side + top + 52, "Agreement (NMI) of every two members")
-    between = ordered[~np.eye(count, dtype=bool)]
-    low, high = float(between.min()), float(between.max())
-    # The lowest keeps a tint: no cell is empty but the diagonal, which carries no information.
-    shades = (ordered - low) / ((high - low) or 1.0) * (1 - 1 / LEVELS) + 1 / LEVELS
-    np.fill_diagonal(shades, 0.0)
-    for level, path in cells(shades, left, top, cell, cell).items():
-        drawing.add('<path d="{}" class="cell accent" fill-opacity="{}"/>', path, level / LEVELS)
-    _scale(drawing, left, top + side + 24, low, high)
-    drawing.add(
-        '<rect x="{}" y="{}" width="{}" height="{}" class="sense" data-grid="agreement"/>',
-        *map(number, (left, top, side, side)),
-    )
-    for place, member in enumerate(order):
-        if outlying[member]:
-            middle = top + (place + 0.5) * cell
-            mark = '<path d="M{} {}l-9 -5v10z" class="accent"><title>{}</title></path>'
-            drawing.add(mark, number(left - 3), number(middle), f"outlying member {names[member]}")
-            drawing.add(
-                '<path d="M{} {}l-5 9h10z" class="accent"/>',
-                number(left + (place + 0.5) * cell),
-                number(top + side + 4),
-            )
-    return drawing.svg()
-
-
-def _scale(drawing: Drawing, x: float, y: float, low: float, high: float) -> None:
-    """What the shades of a heat map mean."""
-    for level in range(1, LEVELS + 1):
-        mark = '<rect x="{}" y="{}" width="16" height="9" class="cell accent" fill-opacity="{}"/>'
-        drawing.add(mark, number(x + (level - 1) * 16), number(y), level / LEVELS)
-    drawing.text(x, y + 22, f"{low:.2f}")
-    drawing.text(x + LEVELS * 16, y + 22, f"{high:.2f}", anchor="end")
-    drawing.text(x + LEVELS * 16 + 10, y + 9, "NMI", style="name")
 
 
 @dataclass(frozen=True)

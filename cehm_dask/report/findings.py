@@ -20,6 +20,7 @@ from cehm_dask.engine.budget import CODE_BYTES
 from cehm_dask.errors import StoreError
 from cehm_dask.machine import Machine
 from cehm_dask.method.agreement import block_nmi
+from cehm_dask.report.neighbours import EMBEDDING_BYTES, MOST_AXES
 from cehm_dask.report.picture import MOST_POINTS
 
 LEAST_CERTAIN = 50
@@ -65,7 +66,8 @@ def page_terms(
         # labels and margins as stored and as numbers of 8 bytes, places, bins, and what sorts them
         "labels and margins of a block": 72 * min(n_samples, max(chunk_rows, SWEEP_ROWS)),
         "tables of base clusters": 8 * n_hyperedges * (6 * n_clusters + 2) + 6 * 8 * n_members**2,
-        "samples of the picture": MOST_POINTS * (8 * 40 + 16 * n_members),
+        "samples of the picture": MOST_POINTS * (8 * 40 + 16 * n_members + 3 * 8 * MOST_AXES),
+        "neighbour embedding": EMBEDDING_BYTES,
         "the page": PAGE_BYTES,
     }
 

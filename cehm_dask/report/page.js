@@ -37,8 +37,10 @@
     const place = (share, count) => Math.min(count - 1, Math.max(0, Math.floor(share * count)));
     const row = place((event.clientY - box.top) / box.height, grid.rows.length);
     const column = place((event.clientX - box.left) / box.width, grid.columns.length);
-    const value = grid.bytes.charCodeAt(row * grid.columns.length + column) / 250;
-    return `${grid.rows[row]} · ${grid.columns[column]}: ${value.toFixed(2)}`;
+    const code = grid.bytes.charCodeAt(row * grid.columns.length + column);
+    const [low, high] = grid.span;
+    const value = code === 255 ? "–" : (low + (code / 250) * (high - low)).toFixed(high > 1 ? 1 : 2) + grid.unit;
+    return `${grid.rows[row]} · ${grid.columns[column]}: ${value}`;
   };
   const point = (event) => {
     const mark = event.target;
@@ -74,18 +76,21 @@
   // The way of the samples, round by round.
   const slider = document.getElementById("round");
   if (slider) {
-    const points = [...document.querySelectorAll("#points circle")];
-    const faint = points.map((mark) => mark.getAttribute("fill-opacity"));
-    const numbers = document.getElementById("numbers");
+    const points = [...document.querySelectorAll(".points")].flatMap((group) => {
+      const places = group.dataset.places ? group.dataset.places.split(" ").map(Number) : null;
+      return [...group.children].map((mark, i) => [mark, places ? places[i] : i, mark.getAttribute("fill-opacity")]);
+    });
+    const numbers = document.querySelectorAll(".numbers");
     const step = () => {
       const at = Number(slider.value);
       const last = at === data.stages.length - 1;
       const stage = data.stages[at];
-      stage.labels.forEach((label, i) => {
-        points[i].setAttribute("class", label < 0 ? "none" : data.classes[label]);
-        points[i].setAttribute("fill-opacity", last ? faint[i] : "0.85");
-      });
-      numbers.style.display = last ? "" : "none";
+      for (const [mark, place, faint] of points) {
+        const label = stage.labels[place];
+        mark.setAttribute("class", label < 0 ? "none" : data.classes[label]);
+        mark.setAttribute("fill-opacity", last ? faint : "0.85");
+      }
+      numbers.forEach((group) => { group.style.display = last ? "" : "none"; });
       document.getElementById("stage").textContent = stage.name;
     };
     slider.addEventListener("input", step);

@@ -26,7 +26,7 @@ from cehm_dask.data.files import write_whole
 from cehm_dask.machine import require_memory, this_machine
 from cehm_dask.masking import masked
 from cehm_dask.profiles.profile import Profile
-from cehm_dask.report import course, figures, flow, sections, who
+from cehm_dask.report import course, figures, flow, heatmaps, sections, who
 from cehm_dask.report.drawing import COLOURS, colour_classes
 from cehm_dask.report.findings import (
     Seen,
@@ -49,6 +49,8 @@ MOST_STAGES = 24
 """Rounds the slider can show; of more, some in between are left out."""
 FEWEST_STAGES = 3
 """Rounds from which there is a way to show: of two, the second is the result."""
+MOST_EFFECT = 10.0
+"""Standard deviations that a tip can tell."""
 MULTIPLES = 6
 """Small pictures for readers without scripts."""
 MARGIN = 12
@@ -116,13 +118,13 @@ def compose(
     sizes, counts = (np.asarray(store.array(own)[...]) for own in ("sizes", "counts"))
     classes = colour_classes(sizes)
     clusters = figures.clusters_of(sizes, seen.histogram, classes, called)
-    found_map = figures.hyperedge_map(counts)
+    found_map = heatmaps.hyperedge_map(counts)
     source = labels.source if labels is not None and isinstance(labels.source, Ensemble) else None
     drawn = {
         "sizes": figures.sizes(clusters),
         "ridges": figures.ridges(clusters),
         "confidence": figures.confidence(seen.histogram),
-        "map": figures.map_figure(found_map, classes, called),
+        "map": heatmaps.map_figure(found_map, classes, called),
         "seconds": figures.seconds(facts["seconds"]),
     }
     if len(facts["growth"]) > 1:
@@ -132,13 +134,20 @@ def compose(
     if len(facts["losses"]) > 1:
         # As fractions, which keep their digits; stores of earlier versions have none.
         drawn["loss"] = figures.loss(facts.get("loss_fractions") or facts["losses"])
-    grids = {
-        "map": _grid(
-            found_map.shares, sections.map_rows(found_map), [f"cluster {called[c]}" for c in found_map.columns]
+    columns = [called[c] for c in found_map.columns]
+    grids = {"map": _grid(found_map.shares, sections.map_rows(found_map), _titles(columns))}
+    together = sections.together(counts, np.asarray(store.array("hyperedge_member")[...]), sizes)
+    columns = [called[c] for c in together.clusters]
+    drawn["consensus"] = heatmaps.consensus(together.table, columns, [classes[c] for c in together.clusters])
+    grids["consensus"] = _grid(together.table, _titles(columns), _titles(columns))
+    telling = who.telling_map(profile)
+    if telling is not None:
+        drawn["profiles"] = heatmaps.profiles(telling.effects, telling.names, telling.clusters)
+        grids["profiles"] = _grid(
+            telling.effects, telling.names, _titles(telling.clusters), span=(-MOST_EFFECT, MOST_EFFECT), unit=" sd"
         )
-    }
     if len(members.shown) > 1:
-        drawn["agreement"] = figures.agreement(
+        drawn["agreement"] = heatmaps.agreement(
             members.agreement, members.shown, members.outlying.tolist(), members.names
         )
         own = [shortened(members.names[j]) for j in members.shown]
@@ -161,7 +170,9 @@ def compose(
         "clusters": clusters,
         "margin_words": sections.margin_words(seen),
         "confidence_words": sections.confidence_words(seen),
-        **sections.cluster_table(store, sizes, seen, classes, called, members),
+        "together_words": together.words,
+        "telling_words": telling.words if telling is not None else "",
+        **sections.cluster_table(store, sizes, seen, classes, called, members, profile),
         **sections.doubtful(store, labels, seen, names, classes, called),
         "candidates": course.candidates(facts),
         **course.rounds(facts),
@@ -188,7 +199,7 @@ def compose(
 
 
 def template(name: str) -> Template:
-    """A file of this folder; what is filled in is escaped, and masked."""
+    """A template of this folder, in which every text is escaped and masked."""
     options: Context = {"autoescape": True, "undefined": StrictUndefined, "finalize": _told}
     return Environment(loader=FileSystemLoader(HERE), **options).get_template(name)
 
@@ -210,10 +221,22 @@ def alone(figure: Figure) -> str:
     return f"<!doctype html><meta charset='utf-8'><style>{style}{body}</style>{figure.svg}"
 
 
-def _grid(values: NDArray[np.float64], rows: Sequence[str], columns: Sequence[str]) -> Context:
-    """A heat map's values for tips, one byte each."""
-    content = np.round(np.clip(values, 0, 1) * 250).astype(np.uint8).tobytes()
-    return {"values": base64.b64encode(content).decode(), "rows": list(rows), "columns": list(columns)}
+def _titles(clusters: Sequence[str]) -> list[str]:
+    return [f"cluster {name}" for name in clusters]
+
+
+def _grid(
+    values: NDArray[np.float64],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    span: tuple[float, float] = (0.0, 1.0),
+    unit: str = "",
+) -> Context:
+    """A heat map's values for tips, one byte each; 255 where there is none."""
+    shares = np.clip((values - span[0]) / (span[1] - span[0]), 0, 1)
+    content = np.where(np.isnan(shares), 255, np.round(np.nan_to_num(shares) * 250)).astype(np.uint8).tobytes()
+    named = {"rows": list(rows), "columns": list(columns), "span": span, "unit": unit}
+    return {"values": base64.b64encode(content).decode(), **named}
 
 
 def _picture(
@@ -226,7 +249,7 @@ def _picture(
     n_samples: int,
     drawn: dict[str, Markup],
 ) -> Context:
-    """The picture with its slider, and small pictures for readers without scripts."""
+    """The picture with its slider, the one by neighbours, and small pictures for readers without scripts."""
     points = Points(*place_points(plane.coordinates), _says(seen, names, called))
     drawn["picture"] = picture(points, seen.labels, seen.margin, classes, called)
     which = "All samples" if len(seen.rows) == n_samples else f"{len(seen.rows):,} of {n_samples:,} samples"
@@ -236,7 +259,18 @@ def _picture(
     ]
     names_only = [stage["name"] for stage in stages]
     far = " Outliers are drawn on the border." if on_border(points) else ""
-    return {"caption": f"{which}, placed by {plane.axes}.{far}", "stages": names_only, "multiples": small}
+    near = None
+    if (found := plane.neighbours) is not None:
+        places = found.places.tolist()
+        own = points.some(place_points(found.coordinates), places)
+        shown = seen.labels[found.places], seen.margin[found.places]
+        drawn["neighbours"] = picture(own, *shown, classes, called, name="neighbours", places=places)
+        near = (
+            f"{'The same samples' if len(places) == len(seen.rows) else f'{len(places):,} of them'}, placed by t-SNE: "
+            "near samples are near neighbours; distances and sizes of groups mean nothing."
+        )
+    caption = f"{which}, placed by {plane.axes}.{far}"
+    return {"caption": caption, "near": near, "stages": names_only, "multiples": small}
 
 
 def _says(seen: Seen, names: Mapping[int, str], called: Sequence[str]) -> list[str]:
@@ -279,11 +313,10 @@ def _sections(context: Context) -> list[tuple[str, str]]:
         ("picture", "Samples"),
         ("clusters", "Confidence"),
         ("doubtful", "Least certain"),
-        ("candidates", "Candidates"),
-        ("rounds", "Rounds"),
-        ("members", "Members"),
         ("choice", "Choice of k"),
+        ("candidates", "Candidates"),
         ("truth", "Truth"),
+        ("members", "Members"),
         ("run", "Run"),
     ]
     optional_ones = ("flow", "picture", "candidates", "choice", "truth")

@@ -17,7 +17,8 @@ from cehm_dask.data.labels import Labels
 from cehm_dask.engine.budget import CODE_BYTES
 from cehm_dask.engine.sweep import workers
 from cehm_dask.errors import InputError
-from cehm_dask.machine import Machine, one_thread, require_memory, this_machine
+from cehm_dask.machine import Machine, one_thread, one_thread_each, require_memory, this_machine
+from cehm_dask.report.neighbours import EMBEDDING_BYTES, MOST_AXES, Neighbours, embed
 
 BLOCK_ROWS = 1 << 16
 MOST_POINTS = 3000
@@ -37,6 +38,8 @@ class Plane:
 
     coordinates: NDArray[np.float64]
     axes: str
+    neighbours: Neighbours | None = None
+    """The same samples, or some of them, placed by their nearest neighbours."""
 
 
 def plane_of(
@@ -88,7 +91,8 @@ def feature_terms(n_samples: int, n_features: int, machine: Machine) -> dict[str
         "this process": machine.taken,
         "code to be loaded": CODE_BYTES,
         "samples of the picture": 3 * 8 * MOST_POINTS * n_features,
-        "covariance and its axes": 9 * table,
+        "covariance and its axes": 9 * table + 3 * 8 * MOST_AXES * n_features,
+        "neighbour embedding": EMBEDDING_BYTES,
     }
     room = machine.allowed - sum(terms.values())
     return terms | {"blocks of features": thread * max(1, min(machine.threads, room // max(1, thread)))}
@@ -207,13 +211,15 @@ def _drawn(found: _Moments, centre: Float, n_samples: int) -> Plane:
 
     # Of standardised values: the correlations.
     correlations = covariance[np.ix_(used, used)] / np.outer(spread[used], spread[used])
-    with one_thread():
-        variances, axes = eigh(correlations, subset_by_index=[len(used) - 2, len(used) - 1], overwrite_a=True)
+    with one_thread_each():
+        first = max(0, len(used) - MOST_AXES)
+        variances, axes = eigh(correlations, subset_by_index=[first, len(used) - 1], overwrite_a=True)
         shares = np.maximum(variances[::-1], 0.0) / len(used)
         axes = axes[:, ::-1]
-        axes *= np.sign(axes[np.abs(axes).argmax(axis=0), [0, 1]])  # of the two signs, always the same
+        axes *= np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(axes.shape[1])])  # always the same of two signs
         name = f"the first two principal components of the standardised features, {_shares(shares)}"
-        return Plane(sampled @ axes, name)
+        along = sampled @ axes
+    return Plane(along[:, :2], name, embed(along))
 
 
 def _shares(shares: Sequence[float]) -> str:
@@ -230,20 +236,30 @@ def _label_plane(labels: Labels, rows: NDArray[np.int64]) -> Plane:
 
     That is classical scaling of the co-association, without the samples × samples table.
     """
+    codes = pick(labels.read, rows, labels.n_samples).astype(np.int64)
+    plane, along = code_plane(codes, labels.widths, MOST_AXES, silent=labels.silent)
+    return replace(plane, neighbours=embed(along))
+
+
+def code_plane(codes: NDArray[np.int64], widths: Sequence[int], axes: int, *, silent: bool) -> tuple[Plane, Float]:
+    """The plane of base labels, and the samples along so many main axes; ``silent``: label 0 is a missing one."""
     from scipy.sparse import csr_array
     from sklearn.decomposition import PCA
 
-    codes = pick(labels.read, rows, labels.n_samples).astype(np.int64)
-    slots = codes + labels.offsets.astype(np.int64)
-    said = codes > 0 if labels.silent else np.ones(codes.shape, bool)
+    offsets = np.concatenate(([0], np.cumsum(widths)))
+    slots = codes + offsets[:-1]
+    said = codes > 0 if silent else np.ones(codes.shape, bool)
     ends = np.concatenate(([0], np.cumsum(said.sum(axis=1))))
-    shape = (len(rows), labels.n_slots)
+    shape = (len(codes), int(offsets[-1]))
     incidence = csr_array((np.ones(int(said.sum())), slots[said], ends), shape=shape)
     if min(shape) < 3:  # fewer than the solver can do
-        return _flat(codes[:, 0], "the label of the first member")
-    # The solver starts from a drawn vector.
-    pca = PCA(2, svd_solver="arpack", random_state=0).fit(incidence)
+        plane = _flat(codes[:, 0], "the label of the first member")
+        return plane, plane.coordinates
+    with one_thread_each():
+        # The solver starts from a drawn vector.
+        pca = PCA(min(axes, min(shape) - 1), svd_solver="arpack", random_state=0).fit(incidence)
+        along = np.asarray(pca.transform(incidence), np.float64)
     name = (
         f"the base labels: near means put together by many members (main axes {_shares(pca.explained_variance_ratio_)})"
     )
-    return Plane(np.asarray(pca.transform(incidence), np.float64), name)
+    return Plane(along[:, :2], name), along

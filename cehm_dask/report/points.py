@@ -16,6 +16,8 @@ from cehm_dask.report.drawing import Drawing, number
 SIDE = 400.0
 """Of the picture of the samples, in units."""
 BORDER = 5.0
+APART = (16.0, 14.0)
+"""Between two numbers, across and down."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +27,10 @@ class Points:
     x: NDArray[np.float64]
     y: NDArray[np.float64]
     says: Sequence[str]
+
+    def some(self, placed: tuple[NDArray[np.float64], NDArray[np.float64]], places: Sequence[int]) -> "Points":
+        """Some of the samples, elsewhere."""
+        return Points(*placed, [self.says[place] for place in places])
 
 
 def place_points(coordinates: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -48,29 +54,47 @@ def picture(
     margin: NDArray[np.float64],
     classes: Sequence[str],
     called: Sequence[str],
+    *,
+    name: str = "points",
+    places: Sequence[int] | None = None,
 ) -> Markup:
-    """All sampled points, coloured by cluster, faint where uncertain; cluster names at the medians."""
+    """Sampled points, coloured by cluster, faint where uncertain, with the cluster's name on one of its points.
+
+    ``places`` are those of the points among all that the slider moves; None: all, in order.
+    """
     drawing = Drawing(SIDE, "Sampled samples in the plane, coloured by cluster", width=SIDE)
     radius = 3.4 if len(labels) <= 600 else 2.6 if len(labels) <= 1500 else 2.1
-    drawing.add('<g id="points" data-r="{}">', radius)
+    drawing.add(
+        '<g class="points" id="{}" data-places="{}">', name, "" if places is None else " ".join(map(str, places))
+    )
     mark = '<circle cx="{}" cy="{}" r="{}" class="{}" fill-opacity="{}"><title>{}</title></circle>'
     for i, (x, y) in enumerate(zip(points.x.tolist(), points.y.tolist(), strict=True)):
         style = classes[labels[i]] if labels[i] >= 0 else "none"
         drawing.add(mark, number(x), number(y), radius, style, opacity(margin[i]), points.says[i])
     drawing.add("</g>")
-    drawing.add('<g id="numbers">')
+    drawing.add('<g class="numbers">')
     placed: list[tuple[float, float]] = []
     for cluster in np.argsort(-np.bincount(labels[labels >= 0], minlength=1), kind="stable").tolist():
-        own = labels == cluster
-        if not own.any() or classes[cluster] == "rest":
+        own = np.flatnonzero(labels == cluster)
+        if not len(own) or classes[cluster] == "rest":
             continue
-        x, y = float(np.median(points.x[own])), float(np.median(points.y[own]))
-        # A number that would cover another one is left out; colours and tips still show it.
-        if all(abs(x - a) > 16 or abs(y - b) > 13 for a, b in placed):
-            drawing.text(x, y + 4, called[cluster], anchor="middle", style="number")
-            placed.append((x, y))
+        for place in _innermost(points, own):
+            x, y = float(points.x[place]), float(points.y[place])
+            # One that covers no other number; if there is none, colours and tips still show the cluster.
+            if all(abs(x - a) > APART[0] or abs(y - b) > APART[1] for a, b in placed):
+                drawing.text(x, y + 4, called[cluster], anchor="middle", style="number")
+                placed.append((x, y))
+                break
     drawing.add("</g>")
     return drawing.svg()
+
+
+def _innermost(points: Points, own: NDArray[np.intp]) -> list[int]:
+    """The half of a cluster's points that lies nearest to its median, the nearest first: a number sits on a point."""
+    x, y = points.x[own].round(1), points.y[own].round(1)  # as drawn: equal ones stay equal
+    apart = (x - np.median(x)) ** 2 + (y - np.median(y)) ** 2
+    found: list[int] = own[np.argsort(apart, kind="stable")][: -(-len(own) // 2)].tolist()
+    return found
 
 
 def opacity(margin: float) -> str:

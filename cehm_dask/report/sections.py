@@ -6,7 +6,7 @@ Between the findings and the page, beside ``course``, which tells how the result
 import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from cehm_dask.data.consensus_store import StoredConsensus
 from cehm_dask.data.ensemble_store import Ensemble
 from cehm_dask.data.labels import Labels
-from cehm_dask.report import figures
+from cehm_dask.profiles.profile import Profile
+from cehm_dask.profiles.words import number
+from cehm_dask.report import heatmaps
 from cehm_dask.report.findings import (
     OUTLYING_AT_LEAST,
     OUTLYING_MADS,
@@ -25,6 +27,7 @@ from cehm_dask.report.findings import (
     runners_up,
 )
 from cehm_dask.report.words import Context, cell, count, seconds, shortened
+from cehm_dask.results.coassociation import between_clusters
 
 MOST_TABLE_ROWS = 200
 """Clusters, or members, in a table."""
@@ -100,7 +103,28 @@ def margin_words(seen: Seen) -> str:
     words = "The margin is how far a sample’s cluster leads the runner-up, "
     if seen.unit == 1.0:
         return words + "as a share of what the members could give: 0 a tie, 1 unanimous."
-    return words + f"as a share of the largest lead ({seen.unit:,.6g} of the counts in Eq. 5, per member): 0 a tie."
+    return words + f"as a share of the largest lead ({number(seen.unit)} of the counts in Eq. 5, per member): 0 a tie."
+
+
+class Together(NamedTuple):
+    """Mean consensus of the samples of every two clusters, the largest first."""
+
+    table: NDArray[np.float64]
+    clusters: list[int]
+    words: str
+
+
+def together(counts: NDArray[np.int64], owner: NDArray[np.int64], sizes: NDArray[np.int64]) -> Together:
+    filled = np.argsort(-sizes, kind="stable")[: np.count_nonzero(sizes)]
+    order = filled[: heatmaps.MOST_SQUARES]
+    words = (
+        "Of two samples from these clusters: the share of members that put them together, over all pairs. Members with "
+        "more clusters than the consensus split its clusters, which makes the diagonal paler; colour beside the "
+        "diagonal shows clusters that members do not tell apart."
+    )
+    if len(order) < len(filled):
+        words += f" The {count(len(filled) - len(order), 'smallest cluster')} are left out."
+    return Together(between_clusters(counts[:, order], owner), order.tolist(), words)
 
 
 def cluster_table(
@@ -110,7 +134,9 @@ def cluster_table(
     classes: Sequence[str],
     called: Sequence[str],
     members: Members,
+    profile: Profile,
 ) -> Context:
+    said = {str(own["cluster"]): own["sentence"] for own in profile.clusters}
     medoids = optional(store, "medoids")
     owner = np.asarray(store.array("hyperedge_member")[...])
     edge_sizes = np.asarray(store.array("counts")[...]).sum(axis=1)
@@ -133,6 +159,7 @@ def cluster_table(
                 "share": float(sizes[cluster] / max(1, sizes.sum())),
                 "margin": float(seen.cluster_margin[cluster]),
                 "medoid": grew,
+                "sentence": said.get(called[cluster], ""),
             }
         )
     title = "base cluster most like it at the start" if store.facts.get("candidates") else "grew from"
@@ -218,7 +245,7 @@ def members(members: Members, ensemble: Ensemble | None, scores: Mapping[str, An
     }
 
 
-def map_words(found: figures.HyperedgeMap, counts: NDArray[np.int64]) -> str:
+def map_words(found: heatmaps.HyperedgeMap, counts: NDArray[np.int64]) -> str:
     words = "Each line is a base cluster, each column a cluster; the fuller the colour, the more of it is there."
     if found.per_row > 1:
         words += f" Lines are means of {found.per_row} neighbours, because there are {len(counts):,} hyperedges."
@@ -227,7 +254,7 @@ def map_words(found: figures.HyperedgeMap, counts: NDArray[np.int64]) -> str:
     return words
 
 
-def map_rows(found: figures.HyperedgeMap) -> list[str]:
+def map_rows(found: heatmaps.HyperedgeMap) -> list[str]:
     if found.per_row == 1:
         return [f"line {i + 1}" for i in range(len(found.shares))]
     return [f"lines {i * found.per_row + 1} to {(i + 1) * found.per_row}" for i in range(len(found.shares))]

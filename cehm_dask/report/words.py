@@ -5,6 +5,8 @@ Below the sections, which fill the template with them.
 
 from typing import Any
 
+from cehm_dask.profiles.words import number
+
 Context = dict[str, Any]
 """What the template is given, by name."""
 
@@ -30,4 +32,4 @@ def sentence(text: str) -> str:
 def cell(value: Any) -> str:
     if value is None:
         return ""
-    return str(value) if isinstance(value, int) else f"{value:.3f}" if value < 1e3 else f"{value:.6g}"
+    return str(value) if isinstance(value, int) else f"{value:.3f}" if value < 1e3 else number(value)

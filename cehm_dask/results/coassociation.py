@@ -19,7 +19,7 @@ from cehm_dask.data.encoding import rows_read
 from cehm_dask.data.labels import Labels, as_labels
 from cehm_dask.errors import InputError
 from cehm_dask.estimator import CEHM
-from cehm_dask.machine import require_memory, this_machine
+from cehm_dask.machine import one_thread, require_memory, this_machine
 
 MOST_ROWS = 4000
 """Samples of which every two are compared; more are sampled. With 1,000 members of 8 clusters, one consensus matrix of
@@ -214,6 +214,40 @@ def co_association(
         ones[row, member * width + part[row, member]] = 1.0
         together += (ones @ ones.T).astype(np.int32)
     return CoAssociation(base_labels.rows, together, both, codes.shape[1])
+
+
+def between_clusters(counts: NDArray[np.int64], members: NDArray[np.int64]) -> Floats:
+    """Mean consensus of the samples of every two clusters, over all pairs of samples, from the counts alone.
+
+    Of the members that label both samples of a pair, summed over the pairs, the share that puts them together: no pair
+    is looked at, whatever n is.
+
+    Parameters
+    ----------
+    counts : (n_hyperedges, n_clusters) int
+        Samples each base cluster shares with each cluster.
+    members : (n_hyperedges,) int
+        Member of each base cluster, ascending.
+
+    Returns
+    -------
+    (n_clusters, n_clusters) float64
+        NaN where there is no pair, as in a cluster of one sample.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> between_clusters(np.array([[2, 0], [0, 2], [2, 1], [0, 1]]), np.array([0, 0, 1, 1])).tolist()
+    [[1.0, 0.25], [0.25, 0.5]]
+    """
+    shared = counts.astype(np.float64)
+    spoken = np.add.reduceat(shared, np.flatnonzero(np.diff(members, prepend=-1)), axis=0)
+    with one_thread():
+        together, both = shared.T @ shared, spoken.T @ spoken
+    # A sample is no pair with itself.
+    together[np.diag_indices_from(together)] -= shared.sum(axis=0)
+    both[np.diag_indices_from(both)] -= spoken.sum(axis=0)
+    return np.asarray(np.divide(together, both, out=np.full(both.shape, np.nan), where=both > 0))
 
 
 def _refuse_large(codes: NDArray[np.int64], tables: int, memory: str | int | None) -> None:

@@ -26,6 +26,7 @@ from cehm_dask.members.generate import generate
 from cehm_dask.pipeline.history import read_days
 from cehm_dask.pipeline.recipe import load, parse
 from cehm_dask.pipeline.run import run
+from cehm_dask.pipeline.watch import Watch
 from tests.listening import Advances
 from tests.pretended_s3 import BUCKET, SECRET
 
@@ -254,8 +255,9 @@ def test_run__features_and_run_directory_in_the_store(s3, tmp_path, monkeypatch)
     assert {step for step, became in first.steps.items() if became != "done"} == {"match"}
     names = {key["Key"].split("/")[2] for key in s3.list_objects_v2(Bucket=BUCKET, Prefix="runs/")["Contents"]}
     made = {"recipe.yaml", "ensemble.zarr", "consensus.zarr", "scores.json", "report.html", "run.json", "run.log"}
-    made |= {"profiles.json"}
+    made |= {"profiles.json", "progress.json"}
     assert names == made | {"labels.parquet"}
+    assert Watch(first.directory).look().headline == "Done"
     assert set(run(recipe, date=date(2026, 11, 16)).steps.values()) == {"skipped", "none"}
     here = [*changes, "features.path=features.npy", "output=here"]
     np.save("features.npy", features)

@@ -22,6 +22,7 @@ from tests.docs.pages import PAGES, ROOT, Block, blocks, commands, inline_comman
 NOT_RUN = {
     "slurm-queue": "needs SLURM; tests/clusters/test_slurm.py runs such commands",
     "running-scheduler": "needs a scheduler with certificates; tests/clusters/test_connect.py starts one",
+    "served": "goes on until it is stopped; tests/pipeline/test_watch.py serves such a page",
     "comparisons": "takes minutes; tests/paper/test_compare.py runs smaller ones",
     "sketch": "part of a module; would change the package for the tests that follow",
     "experiments": "takes hours; tests/paper/test_reproduce.py runs a smaller one",

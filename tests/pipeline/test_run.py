@@ -98,7 +98,7 @@ def labels_in(directory):
 
 def stamps(directory):
     """Times of change of all that steps made."""
-    kept = ("run.log", "run.json", "recipe.yaml", "writer.lock")
+    kept = ("run.log", "run.json", "progress.json", "recipe.yaml", "writer.lock")
     return {p: p.stat().st_mtime_ns for p in Path(directory).rglob("*") if p.is_file() and p.name not in kept}
 
 

@@ -1,27 +1,23 @@
 """The report: one page, right numbers, escaped text, small at any size, and alive in a browser."""
 
-import asyncio
 import dataclasses
 import itertools
-import json
-import os
 import re
 import shutil
-import subprocess
-import time
-import urllib.request
-from contextlib import contextmanager
 
 import numpy as np
 import pandas as pd
 import pytest
 import zarr
 from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sklearn.datasets import load_iris
 from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from sklearn.metrics.cluster import contingency_matrix
 from sklearn.preprocessing import StandardScaler
+from threadpoolctl import threadpool_limits
 
 from cehm_dask import CEHM, ClusterEnsemble, cli
 from cehm_dask.data.consensus_store import open_consensus
@@ -30,12 +26,15 @@ from cehm_dask.data.synth import Synth
 from cehm_dask.errors import InputError
 from cehm_dask.machine import Machine
 from cehm_dask.method.params import PAPER
-from cehm_dask.report import browser, course, picture, write_report
+from cehm_dask.profiles.profile import Profile
+from cehm_dask.report import browser, course, neighbours, picture, points, who, write_report
 from cehm_dask.report.drawing import COLOURS
 from cehm_dask.report.findings import look, members_of, open_finished, runners_up
 from cehm_dask.report.page import compose
+from cehm_dask.results.coassociation import between_clusters, co_association
 from cehm_dask.results.describing import describe
 from cehm_dask.results.scoring import labels_of
+from tests.browsing import chromium, drive, in_browser
 from tests.conftest import edit_facts, without_digests
 
 pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
@@ -43,7 +42,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::cehm_dask.ConsensusWarning")
 HOSTILE = "<script>alert(1)</script>"
 NASTY = """</script><img src=x onerror=alert(2)>"'&"""
 
-FIGURES = ["sizes", "ridges", "confidence", "growth", "moved", "loss", "map", "agreement", "seconds"]
+FIGURES = [
+    *("sizes", "ridges", "consensus", "confidence", "growth", "moved", "loss", "map", "agreement", "seconds"),
+]
 
 
 def add_array(url, name, values):
@@ -106,7 +107,18 @@ def test_page__asks_the_network_for_nothing(page):
 def test_page__has_every_figure(page, full):
     for name in FIGURES:
         assert f'id="fig-{name}"' in page, name
-    assert {*FIGURES, "picture"} <= set(full.figures)
+    for name in ("picture", "neighbours", "profiles"):
+        assert f'id="fig-{name}"' in page, name
+    assert {*FIGURES, "picture", "neighbours", "profiles"} == set(full.figures)
+
+
+def test_page__clusters_first_then_the_evidence_then_members_then_mechanics_folded(page):
+    found = re.findall(r'<section id="(\w+)"', page)
+    assert found == ["profiles", "picture", "clusters", "doubtful", "truth", "members", "run"]
+    folded = page[page.index('<details class="fold"') :]
+    assert all(f'id="fig-{name}"' in folded for name in ("growth", "moved", "loss", "seconds"))
+    assert "Settings" in folded
+    assert "<details open" not in page
 
 
 def test_text_of_users__is_escaped_wherever_it_stands(page):
@@ -217,6 +229,114 @@ def test_moves__are_recorded_round_by_round(made, tmp_path):
     assert open_consensus(url).facts["moves"] == [event.moved for event in events]
 
 
+def test_consensus_by_cluster__is_the_mean_over_all_pairs(made):
+    """Against the matrix of every two samples; one of them has no label, and one member has gaps."""
+    labels = open_ensemble_labels(made)
+    labels[::7, 5] = -1
+    own = CEHM(5, random_state=0).fit(labels)
+    found = between_clusters(own.counts_, np.repeat(np.arange(8), [len(known) for known in own._model.values]))
+    pairs = co_association(labels)
+    for a, b in itertools.product(range(5), repeat=2):
+        block = np.ix_(own.labels_ == a, own.labels_ == b)
+        apart = ~np.eye(400, dtype=bool)[block]
+        wanted = pairs.together[block][apart].sum() / pairs.both[block][apart].sum()
+        assert found[a, b] == pytest.approx(wanted, rel=1e-12)
+
+
+def test_consensus_by_cluster__a_cluster_of_one_sample_has_no_pair():
+    found = between_clusters(np.array([[1, 0], [0, 3]]), np.array([0, 0]))
+    assert np.isnan(found[0, 0])
+    assert found[1, 1] == 1.0
+    assert found[0, 1] == 0.0
+
+
+def test_profiles__the_map_has_the_effects_of_the_profile(made):
+    found = describe(made / "consensus.zarr", made / "features.npy")
+    telling = who.telling_map(found)
+    assert sorted(telling.names) == ["column 0", "column 1", "column 2"]
+    by_cluster = {own["cluster"]: own["effect"] for own in found.clusters}
+    assert [len(by_cluster), telling.clusters[0]] == [5, max(found.clusters, key=lambda own: own["size"])["cluster"]]
+    for name, row in zip(telling.names, telling.effects, strict=True):
+        assert row.tolist() == [by_cluster[cluster][int(name.split()[1])] for cluster in telling.clusters]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 60), st.integers(2, 12), st.integers(0, 2**32 - 1))
+def test_profiles__every_cluster_has_a_feature_of_its_own_in_the_map(n_features, n_clusters, seed):
+    rng = np.random.default_rng(seed)
+    effects = rng.normal(size=(n_clusters, n_features)).round(1)
+    clusters = [{"cluster": c, "size": 9, "effect": row.tolist()} for c, row in enumerate(effects)]
+    names = tuple(f"f{j}" for j in range(n_features))
+    telling = who.telling_map(Profile(names, clusters, [], []))
+    assert len(set(telling.names)) == len(telling.names) <= who.MOST_FEATURES
+    for row in effects:
+        assert names[int(np.abs(row).argmax())] in telling.names
+
+
+def test_profiles__no_map_without_numbers(made):
+    assert who.telling_map(describe(made / "consensus.zarr", None)) is None
+
+
+def test_neighbours__same_bits_whatever_the_threads_and_near_stays_near():
+    rng = np.random.default_rng(0)
+    group = np.repeat([0, 1, 2], 40)
+    points = rng.normal(size=(120, 6)) + 12 * np.eye(6)[group]
+    found, again = neighbours.embed(points), neighbours.embed(np.asfortranarray(points))
+    with threadpool_limits(2):
+        third = neighbours.embed(points)
+    np.testing.assert_array_equal(found.coordinates, again.coordinates)
+    np.testing.assert_array_equal(found.coordinates, third.coordinates)
+    apart = np.linalg.norm(found.coordinates[:, None] - found.coordinates[None], axis=2) + 1e9 * np.eye(120)
+    assert (group[apart.argmin(axis=1)] == group).mean() > 0.95
+
+
+def test_neighbours__many_are_thinned_and_few_have_none(monkeypatch):
+    monkeypatch.setattr(neighbours, "ROUNDS", 250)
+    monkeypatch.setattr(neighbours, "MOST_EMBEDDED", 50)
+    found = neighbours.embed(np.random.default_rng(0).normal(size=(333, 3)))
+    assert len(found.places) == len(found.coordinates) == 50
+    assert neighbours.embed(np.zeros((20, 3))) is None
+    assert neighbours.embed(np.zeros((99, 1))) is None
+    same = neighbours.embed(np.zeros((99, 2)))  # all samples alike
+    assert np.isfinite(same.coordinates).all()
+
+
+def test_picture__of_base_labels_has_the_same_bits_whatever_the_threads():
+    labels, _ = Synth(300, 12, n_classes=4, k_min=4, k_max=9, seed=2).arrays()
+    codes, widths = labels.astype(np.int64) + 1, (labels.max(axis=0) + 2).tolist()
+    found = []
+    for threads in (1, 2):
+        with threadpool_limits(threads):
+            plane, along = picture.code_plane(codes, widths, 50, silent=True)
+        found.append(along)
+        np.testing.assert_array_equal(plane.coordinates, along[:, :2])
+    np.testing.assert_array_equal(*found)
+    assert found[0].shape == (300, 50)
+
+
+def test_picture__the_number_of_a_cluster_sits_on_one_of_its_points():
+    angle = np.linspace(0, 2 * np.pi, 60, endpoint=False)
+    ring = np.column_stack([np.cos(angle), np.sin(angle)])  # its median lies in the middle, where none of it is
+    coordinates = np.concatenate([ring, 0.1 * ring])
+    labels = np.repeat([0, 1], 60)
+    placed = points.Points(*points.place_points(coordinates), [""] * 120)
+    svg = points.picture(placed, labels, np.ones(120), ["c0", "c1"])
+    for text, cluster in re.findall(r'<text (x="[-0-9.]+" y="[-0-9.]+") class="number"[^>]*>(\d)<', svg):
+        x, y = (float(value) for value in re.findall(r'"([-0-9.]+)"', text))
+        own = np.hypot(placed.x[labels == int(cluster)] - x, placed.y[labels == int(cluster)] - (y - 4))
+        assert own.min() < 0.2
+    assert svg.count('class="number"') == 2
+
+
+def test_numbers__are_in_words_people_read(made, tmp_path):
+    url = str(tmp_path / "large.zarr")
+    shutil.copytree(made / "consensus.zarr", url)
+    edit_facts(url, losses=[4.5e10, 3.99998e10], loss_fractions=[0.5, 0.0100001])
+    html = compose(url).html
+    assert "The last loss is 40 billion, 1 % of the largest that is possible." in html
+    assert not re.search(r"\de[+-]\d", re.sub(r"<(style|script).*?</\1>", "", html, flags=re.DOTALL))
+
+
 def test_members__an_outlying_one_is_marked_and_an_ordinary_one_is_not(page, made):
     members = members_of(open_consensus(str(made / "consensus.zarr")))
     assert np.flatnonzero(members.outlying).tolist() == [3]
@@ -253,7 +373,7 @@ def test_candidates__one_line_each_the_best_first_the_kept_one_marked(of_candida
         assert cells[6:] == [*map(str, (min(own["sizes"]), max(own["sizes"]), own["repaired"])), "kept" * own["kept"]]
         assert bool(taken) == own["kept"]
     words = of_candidates[of_candidates.index('id="candidates"') :]
-    assert f"Of {len(wanted)} candidates, the one with the largest sum of τ and evenness was kept" in words
+    assert f"Of {len(wanted)} candidates, the one with the largest 2τ + evenness was kept" in words
 
 
 def test_candidates__a_sample_of_rows_is_told(made, tmp_path):
@@ -528,98 +648,10 @@ def test_command__without_a_browser_says_so_before_any_work(made, tmp_path, monk
     assert not (tmp_path / "page.html").exists()
 
 
-try:
-    CHROMIUM = browser.find()
-except FileNotFoundError:
-    CHROMIUM = None
-in_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")
-
-
-COMPLAINTS = {
-    *("Runtime.exceptionThrown", "Runtime.consoleAPICalled"),
-    *("Log.entryAdded", "Page.javascriptDialogOpening"),
-}
-
-
-class Tab:
-    """A tab of a headless Chromium, driven through its DevTools protocol; what it complains of is kept."""
-
-    def __init__(self, socket):
-        self.socket, self.numbers, self.complaints = socket, itertools.count(1), []
-
-    async def call(self, method, **params):
-        number = next(self.numbers)
-        await self.socket.write_message(json.dumps({"id": number, "method": method, "params": params}))
-        while True:
-            message = json.loads(await asyncio.wait_for(self.socket.read_message(), 60))
-            if message.get("method") in COMPLAINTS:
-                self.complaints.append(message)
-            if message.get("id") == number:
-                assert "error" not in message, message
-                return message["result"]
-
-    async def open(self, path, width=1280, scripts=True):
-        for domain in ("Page", "Runtime", "Log"):
-            await self.call(f"{domain}.enable")
-        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-        await self.call("Emulation.setDeviceMetricsOverride", **metrics)
-        await self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
-        await self.call("Page.navigate", url=path.as_uri())
-        while await self.tell("document.readyState + location.protocol") != "completefile:":
-            await asyncio.sleep(0.05)
-
-    async def tell(self, expression):
-        result = await self.call("Runtime.evaluate", expression=expression, returnByValue=True)
-        assert "exceptionDetails" not in result, result
-        return result["result"].get("value")
-
-
-@contextmanager
-def chromium(profile):
-    """A headless Chromium and the port of its DevTools."""
-    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
-    options = ["--headless=new", "--disable-gpu", "--no-first-run", "--remote-debugging-port=0", *sandbox]
-    process = subprocess.Popen(
-        [CHROMIUM, *options, f"--user-data-dir={profile}", "about:blank"], stderr=subprocess.DEVNULL
-    )
-    try:
-        port = profile / "DevToolsActivePort"
-        for _ in range(600):
-            if port.is_file() and port.read_text().strip():
-                break
-            time.sleep(0.1)
-        yield int(port.read_text().split()[0])
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
 @pytest.fixture(scope="module")
 def devtools(tmp_path_factory):
     with chromium(tmp_path_factory.mktemp("profile")) as port:
         yield port
-
-
-def drive(port, story):
-    """Run a story (an async function of a tab) in a tab of its own."""
-    from tornado.websocket import websocket_connect
-
-    async def run():
-        request = urllib.request.Request(f"http://127.0.0.1:{port}/json/new?about:blank", method="PUT")
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            target = json.loads(answer.read())
-        socket = await websocket_connect(target["webSocketDebuggerUrl"], max_message_size=1 << 28)
-        tab = Tab(socket)
-        try:
-            await story(tab)
-        finally:
-            await tab.call("Page.close")
-            while await asyncio.wait_for(socket.read_message(), 60) is not None:
-                pass  # until the other end has closed
-            socket.close()
-        assert tab.complaints == []
-
-    asyncio.run(run())
 
 
 @pytest.fixture(scope="module")
@@ -650,6 +682,7 @@ def with_trail(made, tmp_path_factory):
     return path, [a[rows] for _, a in steps]
 
 
+UNFOLD = "document.querySelectorAll('details').forEach((own) => { own.open = true; })"
 SHOWN = "[...document.querySelectorAll('figure, .card')].filter((own) => own.offsetHeight > 40).map((own) => own.id)"
 
 
@@ -660,8 +693,9 @@ def test_browser__shows_every_figure_and_complains_of_nothing(with_trail, devtoo
 
     async def story(tab):
         await tab.open(path, width)
+        await tab.tell(UNFOLD)
         shown = await tab.tell(SHOWN)
-        for name in [*FIGURES, "picture", "choice", "doubtful", "scores", "contingency"]:
+        for name in [*FIGURES, "picture", "neighbours", "choice", "doubtful", "scores", "contingency"]:
             assert f"fig-{name}" in shown, name
         # Nothing sticks out to the right: the page does not scroll sideways.
         assert await tab.tell("document.documentElement.scrollWidth") <= width
@@ -694,7 +728,7 @@ def test_browser__hostile_text_is_text(with_trail, devtools):
 @in_browser
 def test_browser__slider_goes_through_the_rounds(with_trail, devtools):
     path, steps = with_trail
-    hollow = "[...document.querySelectorAll('#points circle')].map((mark) => mark.classList.contains('none'))"
+    hollow = "[...document.querySelectorAll('{} circle')].map((mark) => mark.classList.contains('none'))"
     assert len({(step < 0).sum() for step in steps}) > 2
 
     async def story(tab):
@@ -705,7 +739,8 @@ def test_browser__slider_goes_through_the_rounds(with_trail, devtools):
                 f"{{ const s = document.getElementById('round'); s.value = {at}; s.dispatchEvent(new Event('input')) }}"
             )
             await tab.tell(slide)
-            assert await tab.tell(hollow) == (step < 0).tolist()
+            for name in ("#points", "#neighbours"):
+                assert await tab.tell(hollow.format(name)) == (step < 0).tolist()
         await tab.tell("document.getElementById('play').click()")
         assert "start" in await tab.tell("document.getElementById('stage').textContent")
 
@@ -730,7 +765,7 @@ def test_browser__tables_sort_tips_appear_theme_turns(with_trail, devtools):
             f"{bar}.dispatchEvent(new PointerEvent('pointermove', {{ bubbles: true, clientX: 9, clientY: 9 }}))"
         )
         assert re.match(r"cluster \d: \d+ samples", await tab.tell("document.getElementById('tip').textContent"))
-        for name, members in (("agreement", 8), ("map", None)):
+        for name, members in (("agreement", 8), ("map", None), ("consensus", None)):
             where = f"document.querySelector('[data-grid={name}]')"
             await tab.tell(
                 f"{{ const b = {where}.getBoundingClientRect(); {where}.dispatchEvent(new PointerEvent('pointermove', "
