@@ -8,6 +8,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self, cast
 
 import numpy as np
@@ -54,6 +55,9 @@ OF_THE_CONSENSUS = (
 PREPARING = ("columns", "drop", "id", "categories", "dates")
 """Parameters of how the columns of a table are read."""
 
+DRAWN = ("base", "subspace", "projection", "bootstrap", "subsample")
+"""Parameters of what members see."""
+
 FITTING = ("scale", "impute", "fit_rows", "full_lloyd")
 """Parameters of how members are fitted."""
 
@@ -88,6 +92,9 @@ class ClusterEnsemble(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         Dimensions of a random projection that each member sees.
     bootstrap : bool, default False
         Whether members are fitted on rows drawn with repetition.
+    subsample : float, optional
+        Share of the rows, such as 0.8, that each member is fitted on and labels; rows are drawn one by one, so the
+        share is met on average. The others are missing labels of that member. New rows are labelled by all members.
     impute : {"mean", "median", "most_frequent"}, optional
         What takes the place of values that are missing or not finite, of their column (median and most frequent value
         of the rows that members are fitted on); None refuses them.
@@ -116,7 +123,7 @@ class ClusterEnsemble(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
     members_ : list of dict
         Algorithm, parameters, seed and seconds of each member.
     base_labels_ : (n_samples, members) unsigned
-        Labels of the members, from 1.
+        Labels of the members, from 1; 0 is a missing one, so ``base_labels_.astype(int) - 1`` is what CEHM takes.
     consensus_ : CEHM
         The fitted consensus.
     n_clusters_, n_iter_, agreement_, scan_, choice_, candidates_, candidate_reason_, cluster_sizes_
@@ -147,6 +154,7 @@ class ClusterEnsemble(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         subspace: float | None = None,
         projection: int | None = None,
         bootstrap: bool = False,
+        subsample: float | None = None,
         impute: str | None = None,
         columns: Any = None,
         drop: Any = None,
@@ -171,6 +179,7 @@ class ClusterEnsemble(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         self.subspace = subspace
         self.projection = projection
         self.bootstrap = bootstrap
+        self.subsample = subsample
         self.impute = impute
         self.columns = columns
         self.drop = drop
@@ -276,7 +285,7 @@ class ClusterEnsemble(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         fitting: dict[str, Any] = {name: getattr(self, name) for name in FITTING}
         with makers(features, len(plans), where.client, where.memory, fit_rows=self.fit_rows) as who:
             made = make_labeller(features, plans, seed, who, progress=progress, **fitting)
-            self._labeller, self.members_ = made
+            self._labeller, self.members_ = replace(made[0], subsample=None), made[1]  # new rows are labelled by all
             if where.output is None:
                 held, self.base_labels_ = base_labels_of(features, made[0], who, where.client, machine_of(where))
                 return held
@@ -288,7 +297,7 @@ class ClusterEnsemble(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
     def _plans(self, n_samples: int, seed: int) -> list[MemberPlan]:
         low, high = k_range(self._made_for(n_samples), n_samples)
         low, high = self.k_min or low, self.k_max or max(high, self.k_min or 0)
-        drawn = {name: getattr(self, name) for name in ("base", "subspace", "projection", "bootstrap")}
+        drawn = {name: getattr(self, name) for name in DRAWN}
         return plan_members(self.members, low, high, seed, **drawn)
 
     def _preparation(self) -> Preparation:

@@ -11,12 +11,13 @@ one of these families. Each is also the built-in error that Python users expect 
 5   the Dask cluster cannot be reached, or was lost; resumes            yes
 6   storage failed (disk full, I/O error, object store); resumes        yes
 7   another run is writing the same output                              yes, later
+8   done, but more changed than the recipe allows (--fail-on-alert)     no
 ==  =================================================================  ==========
 """
 
 import errno
 
-BUG, INPUT, BUDGET, INTERRUPTED, CLUSTER, STORAGE, BUSY = range(1, 8)
+BUG, INPUT, BUDGET, INTERRUPTED, CLUSTER, STORAGE, BUSY, ALERT = range(1, 9)
 
 RETRYABLE = frozenset({INTERRUPTED, CLUSTER, STORAGE, BUSY})
 """Exit codes after which the same command may succeed."""
@@ -80,6 +81,12 @@ class BusyError(CehmError, OSError):
     """Another run holds the output."""
 
     exit_code = BUSY
+
+
+class AlertError(CehmError):
+    """A run that is done, and whose clusters changed by more than the recipe allows."""
+
+    exit_code = ALERT
 
 
 class ReaderGoneError(CehmError, BrokenPipeError):

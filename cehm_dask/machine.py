@@ -187,10 +187,11 @@ def peak_bytes() -> int:
     for line in lines:
         if line.startswith("VmHWM:"):
             return 1024 * int(line.split()[1])
-    if sys.platform == "win32":
-        return int(psutil.Process().memory_info().peak_wset)
-    import resource
-
+    try:
+        import resource
+    except ImportError:  # Windows
+        facts = psutil.Process().memory_info()
+        return int(getattr(facts, "peak_wset", facts.rss))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
 
@@ -198,7 +199,7 @@ def peak_bytes() -> int:
 def forget_peak() -> None:
     """Let :func:`peak_bytes` count from now on, where the system can do that (Linux)."""
     with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
 
 
 LARGE_BLOCK = 1 << 19
@@ -213,7 +214,7 @@ def give_back_freed() -> None:
     """
     import ctypes
 
-    with suppress(OSError, AttributeError):
+    with suppress(OSError, AttributeError, TypeError):  # TypeError: on Windows, None is no library
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
 
 
@@ -224,7 +225,7 @@ M_MMAP_THRESHOLD = -3
 def _linux_text(path: str) -> str:
     """What Linux alone tells in files; empty elsewhere."""
     try:
-        return Path(path).read_text()
+        return Path(path).read_text(encoding="utf-8")
     except OSError:
         return ""
 

@@ -10,7 +10,11 @@ from typing import Any, Literal
 
 Place = Literal["python", "command", "recipe"]
 
-RECIPE_KEYS = frozenset({"columns", "drop", "id", "categories", "dates", "impute", "scale", "memory"})
+RECIPE_KEYS = frozenset(
+    {"columns", "drop", "id", "categories", "dates", "impute", "scale", "memory"}
+    | {"k", "members", "base", "k_min", "k_max", "fit_rows", "full_lloyd"}
+    | {"subspace", "projection", "bootstrap", "subsample"}
+)
 """What a recipe can say; the rest is asked for where the recipe is run."""
 
 _places: list[Place] = ["python"]

@@ -26,6 +26,7 @@ HOPELESS = {
     1: "a bug of cehm: please report it",
     2: "the recipe or its input is wrong",
     3: "it does not fit the memory allowed",
+    8: "done, but more changed than the recipe allows",
 }
 RETRIED = {
     4: "interrupted",

@@ -1,6 +1,7 @@
 """The house rule, read from the imports: they go down only, stages never meet, heavy libraries have one home."""
 
 import ast
+import re
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -168,3 +169,31 @@ def test_rule__a_breach_is_seen(module, source, breach):
 def test_rule__what_is_allowed_passes():
     allowed = "import numpy\nfrom cehm_dask import errors, __version__\nimport cehm_dask.data.labels"
     assert breaches("engine.sweep", allowed) == []
+
+
+# --- words -------------------------------------------------------------------------------------------------------
+
+ASKED_IN_THE_COMMAND = {"pipeline.recipe"}
+"""Errors about ``--set``, which only the command has."""
+
+
+def options_in_errors(source):
+    """Options of the command that the errors and warnings of a source name by hand."""
+    for node in ast.walk(ast.parse(source)):
+        called = node.func if isinstance(node, ast.Call) else None
+        name = getattr(called, "attr", getattr(called, "id", ""))
+        if not name.endswith(("Error", "warn", "Warning")):
+            continue
+        texts = [inner.value for inner in ast.walk(node) if isinstance(inner, ast.Constant)]
+        yield from (text for text in texts if isinstance(text, str) and re.search(r"(^|[ (])--[a-z]", text))
+
+
+@pytest.mark.parametrize("module", [name for name in INNER if folder_of(name) != "cli"])
+def test_errors__of_python_name_no_options_of_the_command(module):
+    if module not in ASKED_IN_THE_COMMAND:
+        assert list(options_in_errors(INNER[module].read_text())) == []
+
+
+def test_errors__an_option_in_one_is_seen():
+    assert list(options_in_errors('raise InputError(f"{x}: pass --overwrite")')) == [": pass --overwrite"]
+    assert list(options_in_errors('raise InputError(f"{x}: pass {word}")\nrun("sbatch", "--parsable")')) == []

@@ -30,6 +30,7 @@ from cehm_dask.data.consensus_store import open_consensus
 from cehm_dask.data.locks import Lock
 from cehm_dask.data.synth import Synth
 from cehm_dask.errors import (
+    ALERT,
     BUDGET,
     BUG,
     BUSY,
@@ -536,7 +537,7 @@ def constant(path, name):
 def test_pipelines__try_again_what_may_succeed(name):
     path = ROOT / "pipelines" / name
     assert set(constant(path, "RETRIED")) == RETRYABLE
-    assert set(constant(path, "HOPELESS")) == {BUG, INPUT, BUDGET}
+    assert set(constant(path, "HOPELESS")) == {BUG, INPUT, BUDGET, ALERT}
     assert "cehm_dask" not in {
         part.name.partition(".")[0]
         for node in ast.walk(ast.parse(path.read_text()))
@@ -548,11 +549,11 @@ def test_pipelines__try_again_what_may_succeed(name):
 def test_systemd__restarts_after_what_may_succeed():
     text = (ROOT / "pipelines" / "cehm-daily.service").read_text()
     prevented = re.search(r"^RestartPreventExitStatus=(.*)$", text, re.MULTILINE)[1]
-    assert set(map(int, prevented.split())) == set(range(1, 8)) - RETRYABLE
+    assert set(map(int, prevented.split())) == set(range(1, 9)) - RETRYABLE
 
 
 def test_docs__have_the_same_codes():
     table = re.findall(
         r"^\| (\d) \| .+ \| (yes|no)?[^|]*\|$", (ROOT / "docs" / "exit-codes.md").read_text(), re.MULTILINE
     )
-    assert dict(table) == {str(code): {0: ""}.get(code, "yes" if code in RETRYABLE else "no") for code in range(8)}
+    assert dict(table) == {str(code): {0: ""}.get(code, "yes" if code in RETRYABLE else "no") for code in range(9)}

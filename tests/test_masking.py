@@ -268,6 +268,7 @@ FAILED = {
     "info": (2, ["info", "{0}/none.zarr"]),
     "evaluate": (2, ["evaluate", "{0}/c.zarr", "--truth", "{0}/none.npy"]),
     "describe": (2, ["describe", "{0}/c.zarr", "--features", "{0}/none.npy"]),
+    "history": (2, ["history", "{0}/none"]),
     "predict": (2, ["predict", "{0}/c.zarr", "{0}/none.npy", "-o", "{0}/new.csv"]),
     "report": (2, ["report", "{0}/none.zarr", "-o", "{0}/new.html"]),
     "report --png": (2, ["report", "{0}/c.zarr", "-o", "{0}/folder"]),
@@ -322,6 +323,27 @@ def test_canary__of_any_kind_in_the_run_and_its_directory(place):
     state = told("status", f"{place}/run")
     hidden(said, failed[1], missing[1], checked[1], state[1])
     assert "${TOKEN}/none.csv: no such file" in " ".join(missing[1].split())
+
+
+@pytest.mark.parametrize("place", NASTY, indirect=True)
+def test_canary__in_runs_that_follow_one_another_their_hooks_and_their_history(place):
+    changes = [
+        "output=${TOKEN}/{date}",
+        "export=csv",
+        "follow=previous",
+        "keep=2",
+        "hooks={success: [env], failure: [env]}",
+    ]
+    given = [part for change in changes for part in ("--set", change)]
+    said = [told("run", "recipe.yaml", "--date", f"2026-11-0{day}", *given, "--json") for day in (1, 2, 3)]
+    said.append(told("run", "recipe.yaml", "--date", "2026-11-04", *given, "--follow", "${TOKEN}/none"))
+    assert [code for code, _ in said] == [0, 0, 0, 2], said
+    assert json.loads(said[2][1].splitlines()[0])["follows"] == f"{Path.cwd()}/${{TOKEN}}/2026-11-02"
+    assert "CEHM_STATUS=success" in Path(place, "2026-11-03", "run.log").read_text()
+    assert not Path(place, "2026-11-01").exists()
+    shown = [told("history", place, *more) for more in (["-o", "new.html"], ["--json"], ["--metrics"])]
+    assert [code for code, _ in shown] == [0, 0, 0], shown
+    hidden(*(text for _, text in (*said, *shown)))
 
 
 def test_canary__every_command_is_tried():

@@ -22,12 +22,14 @@ from cehm_dask.cli import (
     describe,
     evaluate,
     grow,
+    history,
     report,
     reproduce,
     run,
     stability,
     verify,
 )
+from cehm_dask.cli.completion import complete
 from cehm_dask.cli.explain import Commands, JsonLines, TextLines
 
 
@@ -88,6 +90,7 @@ for _command in (
     reproduce.reproduce,
     compare.compare,
     describe.describe,
+    history.history,
     evaluate.evaluate,
     evaluate.predict,
     stability.stability,
@@ -95,4 +98,4 @@ for _command in (
     cluster.submit,
     cluster.status,
 ):
-    main.add_command(_command)
+    main.add_command(complete(_command))

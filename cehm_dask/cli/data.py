@@ -89,6 +89,9 @@ def import_(
 @click.option("--subspace", type=float, help="Share of the features that each member sees.")
 @click.option("--projection", type=int, help="Dimensions of a random projection that each member sees.")
 @click.option("--bootstrap", is_flag=True, help="Fit members on rows drawn with repetition.")
+@click.option(
+    "--subsample", type=float, help="Share of the rows that each member is fitted on and labels, such as 0.8."
+)
 @click.option("--impute", help="Replace missing and infinite values by mean, median or most_frequent value.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--memory", help="Memory the run may take in all, such as 2GiB.  [default: a share of what is free]")

@@ -49,7 +49,7 @@ def _profile(
     from cehm_dask.clusters.connect import connect
     from cehm_dask.errors import InputError
     from cehm_dask.pipeline.directory import Directory
-    from cehm_dask.pipeline.outputs import read_profile
+    from cehm_dask.pipeline.outputs import read_matching, read_profile
     from cehm_dask.results import describing, export
 
     if id_column is not None and table is None:
@@ -63,7 +63,9 @@ def _profile(
     left = [] if id_column is None else [id_column]
     with connect(cluster) as client, Rows(Terminal(stderr=True), quiet=quiet) as rows:
         of: dict[str, Any] = {"row_ids": ids, "leave_out": left, "memory": memory, "client": client}
-        return describing.describe(consensus, table, **of, progress=rows)
+        found = describing.describe(consensus, table, **of, progress=rows)
+    names = None if state is None else read_matching(url, state)
+    return found if names is None else found.renamed(names["names"])
 
 
 def _show(console: Console, found: Any) -> None:

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, SpinnerColumn, TaskID, TextColumn, TimeElap
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from cehm_dask.cli.flow import show_matching
 from cehm_dask.data.attributes import read_facts
 from cehm_dask.data.consensus_store import open_consensus
 from cehm_dask.data.ensemble_store import open_ensemble
@@ -193,15 +194,15 @@ class Stopwatch:
         return perf_counter() - self._begin
 
 
-def cluster_table(sizes: NDArray[np.int64]) -> Table:
-    """Clusters, largest first, with their sizes."""
+def cluster_table(sizes: NDArray[np.int64], names: Sequence[int | None] | None = None) -> Table:
+    """Clusters, largest first, with their sizes; by their numbers, if they have no names."""
     table = Table("cluster", "samples", "", box=None, header_style="bold", pad_edge=False)
     for column in (0, 1):
         table.columns[column].justify = "right"
     order = [int(e) for e in np.argsort(-sizes, kind="stable") if sizes[e]]
     for e in order[:MOST_CLUSTERS]:
         bar = "█" * max(1, round(BAR * sizes[e] / sizes[order[0]]))
-        table.add_row(str(e), f"{sizes[e]:,}", f"[cyan]{bar}[/]")
+        table.add_row(str(e if names is None else names[e]), f"{sizes[e]:,}", f"[cyan]{bar}[/]")
     rest = order[MOST_CLUSTERS:]
     if rest:
         table.add_row("others", f"{sizes[rest].sum():,}", f"in {len(rest)} clusters")
@@ -235,11 +236,16 @@ def summary(console: Console, outcome: Outcome, seconds: float) -> None:
         "choice": asdict(result.choice),
         "candidate_reason": result.chosen.reason,
     }
-    _closing(console, facts, outcome.sizes, result.member_agreement, seconds)
+    _closing(console, facts, outcome.sizes, result.member_agreement, f"{seconds:.2f} s")
 
 
 def _closing(
-    console: Console, facts: dict[str, Any], sizes: NDArray[np.int64], members: NDArray[np.float64], seconds: float
+    console: Console,
+    facts: dict[str, Any],
+    sizes: NDArray[np.int64],
+    members: NDArray[np.float64],
+    took: str,
+    names: Sequence[int | None] | None = None,
 ) -> None:
     choice = facts["choice"]
     if len(facts["scan"]) > 1:
@@ -249,7 +255,7 @@ def _closing(
         console.print(f"[bold]{verdict}[/]: {escape(choice['reason'])}", highlight=False)
     if reason := facts.get("candidate_reason"):
         console.print(f"[bold]kept[/]: {escape(reason)}", highlight=False, soft_wrap=True)
-    console.print(cluster_table(sizes))
+    console.print(cluster_table(sizes, names))
     pairs = members[~np.eye(len(members), dtype=bool)]
     between = f" (members with one another: {pairs.mean():.3f})" if pairs.size else ""
     console.print(f"agreement with the members (mean NMI): [bold]{facts['agreement']:.3f}[/]{between}", highlight=False)
@@ -257,18 +263,23 @@ def _closing(
         console.print(f"{facts['n_silent']:,} samples have no base label: -1", highlight=False)
     console.print(
         f"{facts['n_samples']:,} samples, {facts['n_members']:,} members, {facts['n_hyperedges']:,} base clusters: "
-        f"{facts['rounds']} rounds, {facts['sweeps']} sweeps, {seconds:.2f} s",
+        f"{facts['rounds']} rounds, {facts['sweeps']} sweeps, {took}",
         highlight=False,
     )
 
 
 def run_summary(console: Console, result: Result) -> None:
     """Summary of a run: its consensus, its scores, and where things are."""
+    from cehm_dask.report.words import seconds as written_seconds  # as the page has them
+
     if result.facts:
         stored = open_consensus(f"{result.directory}/consensus.zarr")
         sizes, members = (np.asarray(stored.array(name)[:]) for name in ("sizes", "member_agreement"))
         facts = {**result.facts, "n_hyperedges": stored.array("counts").shape[0]}
-        _closing(console, facts, sizes, members, result.seconds)
+        took = f"{written_seconds(sum(facts['seconds'].values()))}; all steps {written_seconds(result.seconds)}"
+        _closing(console, facts, sizes, members, took, result.matching.get("names"))
+    if result.matching:
+        show_matching(console, result.matching)
     if known := result.scores.get("scores"):
         titles = {"nmi": "NMI", "ari": "ARI", "accuracy": "accuracy"}
         said = ", ".join(f"{title} {known[name]:.3f}" for name, title in titles.items())

@@ -7,8 +7,9 @@ import click
 import numpy as np
 
 from cehm_dask.cli.explain import Terminal, echo_masked, echo_values, explained
+from cehm_dask.errors import AlertError
 
-STEPS = ("ensemble", "consensus", "profile", "evaluate", "export", "report")
+STEPS = ("ensemble", "consensus", "match", "profile", "evaluate", "export", "report")
 """Those of ``pipeline.run``, which is slow to import."""
 
 
@@ -19,6 +20,8 @@ STEPS = ("ensemble", "consensus", "profile", "evaluate", "export", "report")
 @click.option("--date", type=click.DateTime(["%Y-%m-%d"]), help="The value of {date} in paths.  [default: today]")
 @click.option("--until", type=click.Choice(STEPS), default=STEPS[-1], show_default=True, help="Last step to do.")
 @click.option("--overwrite", is_flag=True, help="Start from the beginning.")
+@click.option("--follow", metavar="RUN", help="Keep the cluster names of this run directory; or 'previous'.")
+@click.option("--fail-on-alert", is_flag=True, help="End with exit code 8 if more changed than the recipe allows.")
 @click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout, and nothing else there.")
 @click.option("--quiet", is_flag=True, help="No progress, no summary.")
 @explained
@@ -29,10 +32,12 @@ def run(
     date: Any,
     until: str,
     overwrite: bool,
+    follow: str | None,
+    fail_on_alert: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Run a recipe: base clusterings, consensus, profiles, scores, report, in one run directory.
+    """Run a recipe: base clusterings, consensus, names, profiles, scores, report, in one run directory.
 
     Steps that are done and unchanged are skipped, interrupted ones resume, and from the first change on all are
     recomputed. A run directory has one writer at a time.
@@ -42,9 +47,12 @@ def run(
       cehm run recipe.yaml
       cehm run recipe.yaml --set consensus.k=12 --set output=runs/twelve
       cehm run recipe.yaml --date 2026-11-16 --json --quiet
+      cehm run recipe.yaml --follow runs/2026-11-15 --fail-on-alert
     """
     from cehm_dask.pipeline.recipe import load
 
+    if follow is not None:
+        overrides = (*overrides, f"follow={json.dumps(follow)}")
     wanted = load(recipe, overrides)  # what is wrong with it is said before anything heavy is loaded
     from cehm_dask.cli.display import Steps, run_summary
     from cehm_dask.pipeline.run import run as do
@@ -60,6 +68,8 @@ def run(
         echo_values(result.summary())
     elif not quiet:
         run_summary(Terminal(), result)
+    if fail_on_alert and result.alerts:
+        raise AlertError(f"{len(result.alerts)} alert(s), the run is done: {'; '.join(result.alerts)}")
 
 
 @click.command()
@@ -136,7 +146,6 @@ def demo(output: str) -> None:
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
     from cehm_dask.cli.display import Steps, run_summary
-    from cehm_dask.data.consensus_store import open_consensus
     from cehm_dask.data.ensemble_store import open_ensemble
     from cehm_dask.pipeline.recipe import example, parse
     from cehm_dask.pipeline.run import run as do
@@ -150,24 +159,21 @@ def demo(output: str) -> None:
         result = do(parse(example(), [f"output={json.dumps(output)}"]), progress=progress)
     finally:
         progress.stop()
-    stored, ensemble = (
-        open_consensus(f"{result.directory}/consensus.zarr"),
-        open_ensemble(f"{result.directory}/ensemble.zarr"),
-    )
-    labels, margin = stored.array("labels")[:], stored.array("margin")[:]
-
+    ensemble = open_ensemble(f"{result.directory}/ensemble.zarr")
     table = Table("against the true digits", "NMI", "ARI", box=None, header_style="bold", pad_edge=False)
 
-    def row(name: str, clusterings: list[Any], rows: Any = slice(None)) -> None:
-        nmi = [normalized_mutual_info_score(truth[rows], c[rows], average_method="geometric") for c in clusterings]
-        ari = [adjusted_rand_score(truth[rows], c[rows]) for c in clusterings]
+    def row(name: str, clusterings: list[Any]) -> None:
+        nmi = [normalized_mutual_info_score(truth, found, average_method="geometric") for found in clusterings]
+        ari = [adjusted_rand_score(truth, found) for found in clusterings]
         table.add_row(name, f"{np.mean(nmi):.3f}", f"{np.mean(ari):.3f}")
 
     row("the 30 members, mean", list(ensemble.read(0, ensemble.n_samples).T))
     plain = [KMeans(10, n_init=1, init="random", random_state=seed).fit_predict(features) for seed in range(30)]
     row("k-means with 10 clusters, mean of 30 runs", plain)
-    row("consensus", [labels])
-    row("consensus, its more certain half", [labels], margin >= np.median(margin))
+    # As scored for the report, so that both show the same numbers.
+    known = {"consensus": "scores", "consensus, its more certain half": "certain_half"}
+    for name, part in known.items():
+        table.add_row(name, *(f"{result.scores[part][score]:.3f}" for score in ("nmi", "ari")))
     console.print(table)
     console.print()
     run_summary(console, result)

@@ -4,13 +4,16 @@ Below the labels: a list or dict of pandas series is one table whose rows are al
 were made on other samples, or on the same in another order, are matched, never put side by side by position.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
+import numpy as np
+
 from cehm_dask.data.cells import trimmed
 from cehm_dask.data.tables import SUFFIXES, Csv, open_table
-from cehm_dask.errors import InputError
+from cehm_dask.errors import InputError, InputTypeError
 from cehm_dask.wording import option
 
 
@@ -20,10 +23,18 @@ def joined(columns: Sequence[Any] | Mapping[Any, Any]) -> Any:
     A row that a series does not name is a missing label of that member.
     """
     series = list(columns.values()) if isinstance(columns, Mapping) else list(columns)
-    if not series or not all(hasattr(one, "reindex") and hasattr(one, "name") for one in series):
+    if series and all(isinstance(one, str | os.PathLike) for one in series):
+        raise InputTypeError(
+            f"X is a list of {len(series)} paths: cehm_dask.data.alignment.joined_files(paths, row_id, label) makes "
+            "one table of them, rows matched by the column row_id"
+        )
+    if not series:
         return series
     import pandas as pd
 
+    if not all(hasattr(one, "reindex") and hasattr(one, "name") for one in series):
+        flat = all(np.ndim(one) == 1 for one in series)
+        return _named(columns) if flat and isinstance(columns, Mapping) else series
     if isinstance(columns, Mapping):
         names = list(map(str, columns))
     else:
@@ -39,6 +50,20 @@ def joined(columns: Sequence[Any] | Mapping[Any, Any]) -> Any:
             )
     rows = reduce(lambda known, more: known.union(more, sort=False), (one.index for one in series))
     return pd.DataFrame({name: _spread(one, rows) for name, one in zip(names, series, strict=True)}, index=rows)
+
+
+def _named(columns: Mapping[Any, Any]) -> Any:
+    """Arrays, or columns of other libraries, by their names, matched by position."""
+    import pandas as pd
+
+    lengths = {str(name): len(column) for name, column in columns.items()}
+    first = next(iter(lengths))
+    if uneven := [name for name, length in lengths.items() if length != lengths[first]]:
+        raise InputError(
+            f"member {uneven[0]} has {lengths[uneven[0]]} rows, member {first} has {lengths[first]}: they must be "
+            "equal; pandas series are matched by their index"
+        )
+    return pd.DataFrame({str(name): np.asarray(column) for name, column in columns.items()})
 
 
 def joined_files(paths: Sequence[str], row_id: str | None, label: str | None) -> Any:
@@ -57,7 +82,7 @@ def joined_files(paths: Sequence[str], row_id: str | None, label: str | None) ->
 
 
 def _stem(path: str) -> str:
-    name = path.rstrip("/").rpartition("/")[2]
+    name = os.path.basename(path.rstrip("/"))
     return next((name.removesuffix(suffix) for suffix in SUFFIXES if name.endswith(suffix)), name)
 
 

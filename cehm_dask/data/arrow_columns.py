@@ -59,12 +59,20 @@ def arrow_of(frame: Any) -> Any:
     if not hasattr(frame, "iloc"):
         return pa.table(frame)
     try:
-        return pa.Table.from_pandas(frame.set_axis([str(name) for name in frame.columns], axis=1), preserve_index=False)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        named = frame.set_axis([str(name) for name in frame.columns], axis=1)
+        return pa.Table.from_pandas(named.assign(**_spelled(named)), preserve_index=False)
+    except (ValueError, TypeError, NotImplementedError) as error:  # Arrow's own are among these
         raise InputTypeError(
             f"a data frame: {' '.join(map(str, error.args))}: give the column one type, or leave it out "
             f"({option('drop', ['…'])})"
         ) from error
+
+
+def _spelled(frame: Any) -> dict[str, Any]:
+    """Categories of a pandas frame that Arrow has no text for, such as the intervals of ``pandas.cut``, as text."""
+    kinds = {name: kind for name, kind in frame.dtypes.items() if getattr(kind, "categories", None) is not None}
+    odd = [name for name, kind in kinds.items() if str(kind.categories.dtype).startswith(("object", "interval"))]
+    return {name: frame[name].cat.rename_categories(str) for name in odd}
 
 
 def distinct(column: Any) -> list[str]:

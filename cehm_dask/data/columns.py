@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.errors import InputError, InputTypeError
+from cehm_dask.wording import spoken
 
 _SCAN_ROWS = 1 << 16
 
@@ -154,6 +155,7 @@ def refuse_negative(array: NDArray[Any], names: Sequence[str], rows: Rows | None
 def no_label(value: Any, row: int, name: str) -> InputError:
     return InputError(
         f"base labels hold {value} at row {row}, member {name}: labels are whole numbers; -1 and NaN are missing labels"
+        + ("; features go to ClusterEnsemble" if spoken() == "python" else "")
     )
 
 

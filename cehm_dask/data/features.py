@@ -7,7 +7,7 @@ object store. Which columns of a table are features, and how they become numbers
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -178,6 +178,8 @@ def _opened(X: Any, prepare: Preparation) -> Features:
         prepare.refuse_nameless("a sparse matrix")
         rows = X.tocsr()
         return _checked(rows.shape, lambda a, b: rows[a:b].toarray(), "a sparse matrix")
+    if isinstance(X, Mapping):
+        raise InputTypeError("X is a dict: expected rows of features; pandas.DataFrame(X) makes a table of its columns")
     if not hasattr(X, "shape"):
         X = np.asarray(X)
     prepare.refuse_nameless("an array")
@@ -222,11 +224,15 @@ def _from_frame(frame: Any, prepare: Preparation) -> Features:
     """pandas and polars frames, Arrow tables, and what exports itself as an Arrow stream."""
     source = "a data frame"
     if not _has_frame_columns(frame):
-        import pyarrow as pa
-
-        return _from_typed(ArrowTable("a table", pa.table(frame)), prepare)
+        return _from_typed(ArrowTable("a table", _streamed(frame)), prepare)
     names = [str(name) for name in frame.columns]
-    kept = prepare.kept(names, (), source, guess=False) if len(set(names)) == len(names) else names
+    if len(set(names)) == len(names):
+        kept = prepare.kept(names, (), source, guess=False)
+    else:
+        kept = names
+        if prepare.columns is not None or prepare.left_out:
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InputError(f"{source}: column {twice!r} is there more than once, so none is found by name: rename it")
     if kept != names:
         places = [names.index(name) for name in kept]
         frame = frame.iloc[:, places] if hasattr(frame, "iloc") else frame[:, places]
@@ -238,6 +244,19 @@ def _from_frame(frame: Any, prepare: Preparation) -> Features:
     table = ArrowTable(source, arrow_of(frame))
     # The columns are chosen; what is left to say is how they are read.
     return _from_typed(table, replace(prepare, columns=tuple(kept), drop=(), id=None))
+
+
+def _streamed(given: Any) -> Any:
+    """An Arrow table of what exports itself as one; a series, or a frame that was not computed, is none."""
+    import pyarrow as pa
+
+    try:
+        return pa.table(given)
+    except (pa.ArrowInvalid, TypeError, ValueError) as error:
+        raise InputTypeError(
+            f"X is a {type(given).__name__}: expected a table of features, or n_samples × n_features numbers; put a "
+            "single column into a table (to_frame()), and collect() a lazy frame"
+        ) from error
 
 
 def _has_frame_columns(given: Any) -> bool:

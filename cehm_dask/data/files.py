@@ -107,7 +107,7 @@ def whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         os.replace(half, target)
     finally:
         half.unlink(missing_ok=True)
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
 
 
 def _beside(target: Path) -> Path:
@@ -115,8 +115,10 @@ def _beside(target: Path) -> Path:
     return target.parent / f"{TEMPORARY}{secrets.token_hex(8)}{HALF}"
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make a change of names in a folder outlive a power cut."""
+def sync_folder(folder: str | os.PathLike[str]) -> None:
+    """Make a change of names in a folder outlive a power cut, where folders can be opened (not on Windows)."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

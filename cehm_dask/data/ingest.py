@@ -23,7 +23,7 @@ from cehm_dask.data.ensemble_writer import EnsembleWriter, create_ensemble, sole
 from cehm_dask.data.files import open_npy
 from cehm_dask.data.labels import Labels, as_labels, labels_of_columns
 from cehm_dask.data.sources import ArraySource
-from cehm_dask.data.tables import is_table
+from cehm_dask.data.tables import SUFFIXES, is_table
 from cehm_dask.errors import InputError, NotFoundError
 from cehm_dask.progress import NO_PROGRESS, Count, Progress
 
@@ -145,7 +145,7 @@ def _open_path(path: str, leave_out: Sequence[str]) -> Stream:
         raise NotFoundError(f"base labels {path}: no such file or folder")
     if local.suffix == ".npy":
         return array_stream(open_npy(local, "base labels"), path)
-    raise InputError(f"base labels {path}: expected .npy, .csv, .parquet, a folder of .parquet files, or .zarr")
+    raise InputError(f"base labels {path}: expected .npy, {', '.join(SUFFIXES)}, a folder of .parquet files, or .zarr")
 
 
 def _from_frame(frame: Any, source: str) -> Stream:

@@ -34,7 +34,7 @@ from cehm_dask.data.mapped import mapped_rows
 from cehm_dask.data.names import places_of
 from cehm_dask.data.shape import Shape
 from cehm_dask.data.sources import ArraySource, ChunkSource, Codes, Source
-from cehm_dask.data.tables import TypedTable, is_table
+from cehm_dask.data.tables import SUFFIXES, TypedTable, is_table
 from cehm_dask.errors import BudgetError, InputError, NotFoundError
 from cehm_dask.machine import Machine, format_bytes, this_machine
 
@@ -190,7 +190,9 @@ def _from_store(url: str) -> Labels:
 
 def _open_npy(path: Path) -> Any:
     if path.suffix != ".npy":
-        raise InputError(f"base labels {path}: expected .npy, .csv, .parquet, a folder of .parquet files, or .zarr")
+        raise InputError(
+            f"base labels {path}: expected .npy, {', '.join(SUFFIXES)}, a folder of .parquet files, or .zarr"
+        )
     if not path.is_file():
         raise NotFoundError(f"base labels {path}: no such file")
     return open_npy(path, "base labels")

@@ -46,6 +46,9 @@ SETTLE_SECONDS = 2.0
 TRIES = 5
 """How often a lock is tried for that is released, or taken over by others, at the very moment."""
 
+LOCKED_BYTE = 1 << 30
+"""Of a lock file on Windows, where nobody else can read what is locked: far behind the name of the holder."""
+
 LONGEST_LEASE = 3600
 """Longer ones are no lease of this program."""
 
@@ -83,8 +86,6 @@ class _FileLock:
         self._file: Any = None
 
     def take(self) -> None:
-        import fcntl
-
         path = self.path
         while self._file is None:
             try:
@@ -95,7 +96,7 @@ class _FileLock:
                     raise
                 continue  # the run before this one is removing its folder
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _hold(file)
             except OSError as error:
                 file.seek(0)
                 holder = file.read(200).strip()
@@ -119,12 +120,32 @@ class _FileLock:
     def release(self) -> None:
         if self._file is None:
             return
-        with suppress(FileNotFoundError):  # overwritten with all the rest
+        try:
             self.path.unlink()
+        except FileNotFoundError:
+            pass  # overwritten with all the rest
+        except PermissionError:  # Windows removes no file that is open: another run may be first now, and keeps it
+            self._file.close()
+            with suppress(OSError):
+                self.path.unlink()
         with suppress(OSError):  # a folder made for the lock alone goes with it
             self.path.parent.rmdir()
         self._file.close()
         self._file = None
+
+
+def _hold(file: Any) -> None:
+    """Lock an open file until it is closed, or its process ends; an OSError if another one holds it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        import msvcrt
+
+        locking: Any = msvcrt  # types of another platform
+        os.lseek(file.fileno(), LOCKED_BYTE, os.SEEK_SET)
+        locking.locking(file.fileno(), locking.LK_NBLCK, 1)
+    else:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 class _Lease:

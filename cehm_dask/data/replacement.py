@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 
 import fsspec
 
-from cehm_dask.data.files import entries, is_url, remove, write_whole
+from cehm_dask.data.files import entries, is_url, remove, sync_folder, write_whole
 from cehm_dask.data.locks import Lock
 from cehm_dask.errors import BusyError
 
@@ -35,7 +35,7 @@ def _target(url: str) -> str:
 
 
 def _folder(url: str) -> str:
-    parent, _, name = _target(url).rpartition("/")
+    parent, name = os.path.split(_target(url))
     return f"{parent}/.{name}.writing"
 
 
@@ -104,7 +104,7 @@ def switch(place: str, url: str) -> None:
         with suppress(FileNotFoundError):
             os.rename(_target(url), old)
         os.rename(place, _target(url))
-        _sync(os.path.dirname(_target(url)))
+        sync_folder(os.path.dirname(_target(url)))
     _drop(old)
 
 
@@ -127,15 +127,6 @@ def _drop(old: str) -> None:
     else:
         # A file system may keep what readers still have open; the next writer removes the rest.
         shutil.rmtree(old, ignore_errors=True)
-
-
-def _sync(folder: str) -> None:
-    """Let renames outlast a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _settle(url: str) -> None:

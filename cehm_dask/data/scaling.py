@@ -85,7 +85,8 @@ def _statistics(
         _refuse_value(values[row, column], block[0] + row, features.names[column])
     count = finite.sum(axis=0)
     mean = np.where(finite, values, 0.0).sum(axis=0) / np.maximum(count, 1)
-    squares = (np.where(finite, values - mean, 0.0) ** 2).sum(axis=0)
+    with np.errstate(over="ignore"):  # columns that are too large are refused by name
+        squares = (np.where(finite, values - mean, 0.0) ** 2).sum(axis=0)
     low = np.where(finite, values, np.inf).min(axis=0)
     high = np.where(finite, values, -np.inf).max(axis=0)
     return count, mean, squares, low, high, google_crc32c.value(values.reshape(-1).view(np.uint8)), picked
@@ -137,6 +138,12 @@ def fit_scaling(
         centre, spread = quartiles[1], quartiles[2] - quartiles[0]
         spread = np.where(spread > 0, spread, 1.0)
     centre[features.indicators], spread[features.indicators] = 0.0, 1.0
+    if not np.isfinite(spread[used]).all():
+        name = features.names[used[~np.isfinite(spread[used])][0]]
+        raise InputError(
+            f"column {name}: values up to {high[features.names.index(name)]:.3g} are too large to scale; "
+            "divide them, or leave the column out"
+        )
     content = hashlib.blake2b(
         repr((features.n_samples, features.names, checksums)).encode(), digest_size=16
     ).hexdigest()

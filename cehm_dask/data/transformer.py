@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.data.collections import is_collection
+from cehm_dask.data.names import listed
 from cehm_dask.data.preparation import FeatureWarning
 from cehm_dask.data.scaling import SCALES, Scaling
 from cehm_dask.errors import InputError, InputTypeError
@@ -76,6 +77,39 @@ def warn_of_tails(sizes: Any, scale: Any) -> None:
             "them in",
             FeatureWarning,
             stacklevel=3,
+        )
+
+
+TAIL_ROWS, TAIL_VARIANCE = 0.01, 0.9
+"""A column has a heavy tail if this share of its rows holds that share of its variance; in 100,000 normal values it is
+9 %, in exponential ones 22 %, in log-normal ones with σ = 1 and 2 48 % and 95 %."""
+
+
+def warn_of_heavy_columns(sample: NDArray[Any], names: Sequence[str], passed: NDArray[np.bool_]) -> None:
+    """Name the columns, ``passed`` ones aside, in which members would see little else than a few large values.
+
+    Columns whose quartiles are equal, such as pixels that are mostly empty, are none: what is rare there may matter.
+    """
+    top = int(TAIL_ROWS * len(sample))
+    if not top:
+        return
+    heavy = []
+    for place in np.flatnonzero(~passed).tolist():
+        values = np.asarray(sample[:, place], np.float64)
+        values = values[np.isfinite(values)]
+        if len(values) <= top or np.diff(np.percentile(values, [25, 75]))[0] <= 0:
+            continue
+        scaled = values / np.abs(values).max()  # squares of large values stay finite
+        squares = np.sort((scaled - scaled.mean()) ** 2)
+        if squares[-top:].sum() >= TAIL_VARIANCE * squares.sum():
+            heavy.append(names[place])
+    if heavy:
+        helps = ", ".join(option("scale", name) for name in CURVES)
+        warnings.warn(
+            f"heavy tails: 1 % of the rows hold nearly all variance of {listed(heavy)}, so members see little else "
+            f"there; {helps} draw large values in",
+            FeatureWarning,
+            stacklevel=2,
         )
 
 

@@ -17,6 +17,7 @@ from cehm_dask.data.arrays import is_store, open_group
 from cehm_dask.data.files import exists
 from cehm_dask.errors import InputError, MissingExtraError, NotFoundError
 from cehm_dask.results.export import BLOCK_ROWS, RowIds
+from cehm_dask.wording import option
 
 SUFFIX = ".h5ad"
 LISTED = 20
@@ -62,7 +63,7 @@ def matching(names: Sequence[str], keys: str | Sequence[str], *, besides: Sequen
     for key in [keys] if isinstance(keys, str) else keys:
         own = [key] if key in there else [name for name in there if fnmatchcase(name, key)]
         if not own:
-            raise InputError(f"keys={key!r}: no column of obs is called so; there are {_listed(there)}")
+            raise InputError(f"{option('keys', key)}: no column of obs is called so; there are {_listed(there)}")
         found += [name for name in own if name not in found]
     if not found:
         raise InputError(f"keys=[]: name at least one column of obs; there are {_listed(there)}")
@@ -98,7 +99,8 @@ def read_observations(path: str, keys: str | Sequence[str]) -> Observations:
             )
         if not keys:
             raise InputError(
-                f"{path} is an AnnData: say which columns of obs are the members; there are {_listed(_columns(obs))}"
+                f"{path} is an AnnData: say which columns of obs are the members ({option('keys', 'NAME')}); there are "
+                f"{_listed(_columns(obs))}"
             )
         chosen = matching(_columns(obs), keys)
         index = pd.Index(np.asarray(read_elem(obs[obs.attrs["_index"]])), name=_index_name(obs))

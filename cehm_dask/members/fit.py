@@ -13,6 +13,7 @@ import hashlib
 import importlib.metadata
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from math import ceil, isqrt, sqrt
 from typing import Any, TypeVar
@@ -27,8 +28,10 @@ from cehm_dask.engine.task import Workers
 from cehm_dask.errors import InputError
 from cehm_dask.machine import one_thread_each
 from cehm_dask.members.kmeans import fit_centres, through
+from cehm_dask.members.subsample import Subsample, drawn
 from cehm_dask.method import distances
 from cehm_dask.progress import NO_PROGRESS, Count, Progress
+from cehm_dask.wording import option, spoken
 
 T = TypeVar("T")
 
@@ -49,6 +52,8 @@ class MemberPlan:
     """Dimensions of a random projection it sees."""
     bootstrap: bool = False
     """Whether it is fitted on rows drawn with repetition."""
+    subsample: float | None = None
+    """Share of the rows that it is fitted on and labels; it is silent about the others."""
 
     def facts(self) -> dict[str, Any]:
         """For the store's provenance."""
@@ -57,6 +62,7 @@ class MemberPlan:
             "subspace": self.subspace,
             "projection": self.projection,
             "bootstrap": self.bootstrap or None,
+            "subsample": self.subsample,
         }
         return {
             "algorithm": name,
@@ -72,6 +78,9 @@ def k_range(n_clusters: int, n_samples: int) -> tuple[int, int]:
     >>> k_range(10, 1_000_000)
     (10, 50)
     """
+    if isinstance(n_clusters, int | np.integer) and not 1 <= n_clusters <= n_samples:
+        asked = option("n_clusters" if spoken() == "python" else "k", n_clusters)
+        raise InputError(f"{asked}: expected 1 to {n_samples}, the number of rows")
     return n_clusters, min(n_samples, max(min(isqrt(n_samples), 50), ceil(1.5 * n_clusters)))
 
 
@@ -86,6 +95,7 @@ def plan_members(
     subspace: float | None = None,
     projection: int | None = None,
     bootstrap: bool = False,
+    subsample: float | None = None,
 ) -> list[MemberPlan]:
     """Draw members ``first`` to ``first + count``; each has a seed of its own, whoever makes it and when.
 
@@ -94,18 +104,23 @@ def plan_members(
     bases: Sequence[Any] = base if isinstance(base, list | tuple) else [base]
     for one in bases:
         if isinstance(one, str) and one not in BASES:
-            raise InputError(f"base={one!r}: expected one of {', '.join(map(repr, BASES))}, or an estimator")
-    if count < 1:
-        raise InputError(f"members={count}: must be at least 1")
-    if not 1 <= k_min <= k_max:
-        raise InputError(f"k_min={k_min}, k_max={k_max}: expected 1 <= k_min <= k_max")
-    if subspace is not None and not 0 < subspace <= 1:
-        raise InputError(f"subspace={subspace}: expected a share of the features, above 0 and at most 1")
+            raise InputError(f"{option('base', one)}: expected one of {', '.join(BASES)}, or an estimator in Python")
+    for name, value in {"members": count, "k_min": k_min, "k_max": k_max, "projection": projection}.items():
+        if value is not None and (not isinstance(value, int | np.integer) or value < 1):
+            raise InputError(f"{option(name, value)}: expected a whole number of at least 1")
+    if k_min > k_max:
+        raise InputError(f"{option('k_min', k_min)}, {option('k_max', k_max)}: expected at least as many as k_min")
+    for name, share in {"subspace": subspace, "subsample": subsample}.items():
+        if share is not None and not (isinstance(share, int | float | np.number) and 0 < share <= 1):
+            of = "features" if name == "subspace" else "rows"
+            raise InputError(f"{option(name, share)}: expected a share of the {of}, above 0 and at most 1")
+    if subsample is not None and bootstrap:
+        raise InputError(f"{option('subsample', subsample)}, {option('bootstrap')}: give one of the two")
     plans = []
     for number in range(first, first + count):
         rng = np.random.default_rng([seed, number])
         k, own = int(rng.integers(k_min, k_max + 1)), int(rng.integers(2**31))
-        plans.append(MemberPlan(bases[number % len(bases)], k, own, subspace, projection, bootstrap))
+        plans.append(MemberPlan(bases[number % len(bases)], k, own, subspace, projection, bootstrap, subsample))
     return plans
 
 
@@ -151,12 +166,19 @@ class Given:
 Member = Linear | Viewed | Given
 
 
-def fit_member(plan: MemberPlan, rows: NDArray[np.float32]) -> tuple[Member, float]:
-    """Fit one member on rows of scaled features; returns it and the seconds it took."""
+def fit_member(
+    plan: MemberPlan, rows: NDArray[np.float32], numbers: NDArray[np.int64] | None = None
+) -> tuple[Member, float]:
+    """Fit one member on rows of scaled features; returns it and the seconds it took.
+
+    ``numbers`` are those of the rows among all; default: from 0. A subsample is drawn by them.
+    """
     begin = time.perf_counter()
     rng = np.random.default_rng(plan.seed)
     view = view_of(plan, rows.shape[1], rng)
-    seen = rows if view is None else through(rows, view)
+    kept = _subsampled(plan, np.arange(len(rows)) if numbers is None else numbers)
+    seen = rows if kept is None else rows[kept]
+    seen = seen if view is None else through(seen, view)
     if plan.bootstrap:
         seen = seen[np.sort(rng.integers(0, len(seen), len(seen)))]
     seed = int(rng.integers(2**31))
@@ -164,11 +186,33 @@ def fit_member(plan: MemberPlan, rows: NDArray[np.float32]) -> tuple[Member, flo
         return linear(fit_centres(seen, plan.k, seed), np.arange(plan.k), view), time.perf_counter() - begin
     model = _estimator(plan, seed)
     if not hasattr(model, "predict"):
-        found = np.asarray(model.fit_predict(seen), np.int64)
-        return Given(np.unique(found, return_inverse=True)[1]), time.perf_counter() - begin
+        found = np.unique(np.asarray(model.fit_predict(seen), np.int64), return_inverse=True)[1]
+        return Given(_spread(found, kept)), time.perf_counter() - begin
     # A mixture of many components needs the digits.
     model.fit(seen.astype(np.float64) if plan.base == "mixture" else seen)
     return _linear(model, view) or Viewed(model, view), time.perf_counter() - begin
+
+
+def _subsampled(plan: MemberPlan, numbers: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+    """Which of the rows with these numbers a member is fitted on; None: all."""
+    if plan.subsample is None:
+        return None
+    kept = drawn(plan.seed, plan.subsample, numbers)
+    if kept.sum() < plan.k:
+        raise InputError(
+            f"{option('subsample', plan.subsample)}: {kept.sum()} of {len(numbers)} rows were drawn for a member with "
+            f"{plan.k} clusters: raise it, or lower k_max"
+        )
+    return kept
+
+
+def _spread(labels: NDArray[np.int64], kept: NDArray[np.bool_] | None) -> NDArray[np.int64]:
+    """Labels of the rows that were kept as labels of all rows; -1: no label."""
+    if kept is None:
+        return labels
+    found = np.full(len(kept), -1)
+    found[kept] = labels
+    return found
 
 
 def view_of(plan: MemberPlan, features: int, rng: np.random.Generator) -> NDArray[np.float32] | None:
@@ -225,21 +269,24 @@ def linear(centres: NDArray[np.float64], names: NDArray[np.int64], view: NDArray
 def fit_members(
     plans: Sequence[MemberPlan],
     rows: NDArray[np.float32],
+    numbers: NDArray[np.int64],
     workers: Workers,
     *,
     progress: Progress = NO_PROGRESS,
 ) -> list[tuple[Member, dict[str, Any]]]:
     """Fit members side by side, each on one thread; returns each with what is to be known of its making.
 
-    One thread, because sums inside a fit would else depend on their number.
+    One thread, because sums inside the fits of libraries would else depend on their number.
     """
     count = Count(progress, "fitted", len(plans))
-    return list(reported(workers.each(_fit, plans, rows), lambda _fitted: count.add(1)))
+    return list(reported(workers.each(_fit, plans, rows, numbers), lambda _fitted: count.add(1)))
 
 
-def _fit(plan: MemberPlan, rows: NDArray[np.float32]) -> tuple[Member, dict[str, Any]]:
-    with one_thread_each():
-        member, seconds = fit_member(plan, rows)
+def _fit(plan: MemberPlan, rows: NDArray[np.float32], numbers: NDArray[np.int64]) -> tuple[Member, dict[str, Any]]:
+    # k-means here calls no library whose sums depend on threads, and setting the limit takes several times as long as
+    # a fit on hundreds of rows (15 ms and 2 ms): seconds, with a thousand members.
+    with nullcontext() if plan.base == "kmeans" else one_thread_each():
+        member, seconds = fit_member(plan, rows, numbers)
     made = {"seconds": round(seconds, 4)}
     return member, made if plan.base == "kmeans" else {**made, "numerics": numerics()}
 
@@ -272,6 +319,8 @@ class Labeller:
     members: tuple[Member, ...]
     widths: tuple[int, ...]
     """Most clusters of each member."""
+    subsample: Subsample | None = None
+    """Which rows each member is silent about; None: it labels all, as it does new ones."""
 
     def __post_init__(self) -> None:
         linear = [member for member in self.members if isinstance(member, Linear)]
@@ -313,6 +362,8 @@ class Labeller:
                 codes[:, j] = found + 1
             elif isinstance(member, Given):
                 codes[:, j] = member.labels[first_row : first_row + len(scaled)] + 1
+        if self.subsample is not None:
+            self.subsample.silence(codes, first_row)
         return codes
 
     def digest(self) -> str:

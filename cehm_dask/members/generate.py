@@ -25,7 +25,7 @@ from cehm_dask.data.features import BLOCK_ROWS, Features
 from cehm_dask.data.files import read_whole, remove, write_whole
 from cehm_dask.data.scaling import SCALES, Scaling, draw_rows, fit_scaling
 from cehm_dask.data.sources import Codes
-from cehm_dask.data.transformer import Transformed, refuse_transformer
+from cehm_dask.data.transformer import Transformed, refuse_transformer, warn_of_heavy_columns
 from cehm_dask.engine.budget import threads_for_generation
 from cehm_dask.engine.sweep import workers
 from cehm_dask.engine.task import Workers
@@ -45,6 +45,7 @@ from cehm_dask.members.fit import (
 )
 from cehm_dask.members.kmeans import through
 from cehm_dask.members.stored import fitted_of
+from cehm_dask.members.subsample import Subsample
 from cehm_dask.members.whole import BASE, fit_on_all_rows, fit_transformer
 from cehm_dask.method import distances
 from cehm_dask.progress import NO_PROGRESS, Count, Progress
@@ -86,16 +87,23 @@ def make_labeller(
                 f"{type(plan.base).__name__} has no predict, so it must be fitted on all rows, not on {count}: "
                 f"pass fit_rows={features.n_samples} if they fit in memory"
             )
+    if full_lloyd and plans[0].subsample is not None:
+        without = option("subsample", plans[0].subsample)
+        raise InputError(f"{option('full_lloyd')} goes over all rows: leave {without} out")
     drawn = draw_rows(features.n_samples, count, seed)
     refuse_transformer(scale)
     linear_scale = isinstance(scale, str) and scale in SCALES
     plain, sample = fit_scaling(features, scale if linear_scale else "none", workers, impute=impute, rows=drawn)
     scaling = plain if linear_scale else fit_transformer(scale, features, plain, sample, workers)
-    fitted = _fit_all(plans, features, scaling, scaling.apply(sample, names=features.names), workers, progress)
+    if linear_scale:
+        warn_of_heavy_columns(sample, features.names, features.indicators)
+    scaled = scaling.apply(sample, names=features.names)
+    fitted = _fit_all(plans, features, scaling, (scaled, drawn), workers, progress)
     members = tuple(member for member, _ in fitted)
     if full_lloyd:
         members = _all_rows(features, scaling, plans, members, workers, progress)
-    labeller = Labeller(scaling, members, tuple(map(width_of, members, plans)))
+    silent = Subsample.of(plans[0].subsample, [plan.seed for plan in plans])
+    labeller = Labeller(scaling, members, tuple(map(width_of, members, plans)), silent)
     facts = [
         {
             **plan.facts(),
@@ -115,14 +123,14 @@ def _fit_all(
     plans: Sequence[MemberPlan],
     features: Features,
     scaling: Scaling | Transformed,
-    sample: NDArray[np.float32],
+    sample: tuple[NDArray[np.float32], NDArray[np.int64]],
     workers: Workers,
     progress: Progress,
 ) -> list[tuple[Member, dict[str, Any]]]:
-    """Fit every member, on the sample or, by dask-ml, on all rows."""
+    """Fit every member, on the sample (scaled rows and their numbers) or, by dask-ml, on all rows."""
     whole = [plan for plan in plans if plan.base == BASE]
     sampled = [plan for plan in plans if plan.base != BASE]
-    on_sample = iter(fit_members(sampled, sample, workers, progress=progress) if sampled else ())
+    on_sample = iter(fit_members(sampled, *sample, workers, progress=progress) if sampled else ())
     on_all = iter(fit_on_all_rows(whole, features, scaling, workers, progress))
     return [next(on_all if plan.base == BASE else on_sample) for plan in plans]
 

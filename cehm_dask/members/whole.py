@@ -20,6 +20,7 @@ from cehm_dask.errors import InputError
 from cehm_dask.members.fit import Member, MemberPlan, linear, numerics, view_of
 from cehm_dask.members.kmeans import through
 from cehm_dask.progress import Count, Progress
+from cehm_dask.wording import option
 
 BASE = "dask-ml"
 
@@ -74,9 +75,10 @@ def fit_on_all_rows(
     progress: Progress,
 ) -> list[tuple[Member, dict[str, Any]]]:
     """k-means members of dask-ml, one after the other, each on all rows by whoever works."""
-    if any(plan.bootstrap for plan in plans):
+    if any(plan.bootstrap or plan.subsample is not None for plan in plans):
         raise InputError(
-            f"base={BASE!r}: its members are fitted on all rows; leave bootstrap out, or use base='kmeans'"
+            f"{option('base', BASE)}: its members are fitted on all rows; leave bootstrap and subsample out, or use "
+            f"{option('base', 'kmeans')}"
         )
     found, count = [], Count(progress, "fitted", len(plans))
     for plan in plans:

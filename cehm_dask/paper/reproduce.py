@@ -117,7 +117,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """Lines of results; one cut off by a crash is left out."""
     lines = []
     if path.exists():
-        for text in path.read_text().splitlines():
+        for text in path.read_text(encoding="utf-8").splitlines():
             with suppress(json.JSONDecodeError):
                 lines.append(json.loads(text))
     return lines
@@ -217,7 +217,7 @@ def reproduce(
     total = sum(origin.ensembles for origin in origins) * len(methods)
     finished = total - sum(len(task.methods) for task in tasks)
     progress.advanced("runs", finished, total)
-    with open(path, "a") as file:
+    with open(path, "a", encoding="utf-8") as file:
         for lines in results(tasks, workers):
             # Begins with a line break: a line cut off by a crash does not spoil this one.
             file.write("".join(f"\n{json.dumps(line)}" for line in lines))

@@ -50,6 +50,7 @@ from cehm_dask.report.picture import feature_terms, require_picture
 from cehm_dask.results import export
 from cehm_dask.results.describing import beside
 from cehm_dask.results.scoring import score_terms
+from cehm_dask.results.shared_rows import shared_terms, usual_bytes
 from cehm_dask.wording import speaking
 
 TRIAL_ROWS = 1 << 19
@@ -59,6 +60,8 @@ READING = 1.1
 """A sweep that reads its labels from a local store that the system has cached, in sweeps over labels in memory."""
 PROFILE_SECONDS, PROFILE_ROW_SECONDS = 3e-8, 1e-7
 """Of the profiles, for a value and for a row: 2²⁰ × 32 values on two threads take 0.9 s."""
+ID_BYTES, ID_SECONDS = 16, 2e-7
+"""Of the id of a row in a table, and of one pass over it: 2 × 400,000 texts took 0.35 s in two passes."""
 FEATURE_PASSES = 3
 """Over the features: sample and statistics, labels, and the picture of the report."""
 
@@ -111,6 +114,8 @@ def estimate(recipe: Recipe) -> Estimate:
         shape = shape_of(features.n_samples, widths)
     steps.append(_consensus(recipe, shape, machine))
     a_sweep = steps[-1].seconds / max(1, steps[-1].sweeps)
+    if recipe.follow is not None:
+        steps.append(_matching(recipe, shape))
     steps.append(_profiles(recipe, shape, features, machine))
     steps.append(_scores(recipe, shape, widths, machine, a_sweep))
     if recipe.export is not None:
@@ -173,14 +178,15 @@ def _fit_seconds(plans: Sequence[MemberPlan], rows: Any, fit_rows: int) -> float
     seconds = 0.0
     for base in dict.fromkeys(plan.base for plan in plans):
         alike = sorted((plan for plan in plans if plan.base == base), key=lambda plan: plan.k)
-        one = alike[len(alike) // 2]
+        one = replace(alike[len(alike) // 2], subsample=None)  # a share of a few rows may be too few for a trial
         few = rows[: max(TRIAL_FIT_ROWS, one.k)]
         if len(few) < one.k:
             continue
         with threadpool_limits(1):  # as members are fitted
             fit_member(replace(one, k=2), few[:64])  # imported before the clock runs
             _, took = fit_member(one, few)
-        seconds += took * fit_rows / len(few) * sum(plan.k for plan in alike) / one.k
+        share = alike[0].subsample or 1.0
+        seconds += took * share * fit_rows / len(few) * sum(plan.k for plan in alike) / one.k
     return seconds
 
 
@@ -240,6 +246,18 @@ def _consensus(recipe: Recipe, shape: Shape, machine: Machine) -> StepEstimate:
         budget.terms,
         machine.allowed,
     )
+
+
+def _matching(recipe: Recipe, shape: Shape) -> StepEstimate:
+    """As if the run that is followed had as many rows and clusters, and ids of a usual length."""
+    if recipe.source.id is None:
+        return StepEstimate("match", "matching.json, by the means of the features")
+    n, k, machine = shape.n_samples, max(recipe.consensus.ks(shape.n_samples)), this_machine(recipe.memory)
+    terms, passes = shared_terms(k, k, machine, 2 * n * usual_bytes())
+    require_memory("rows that two runs share", terms, machine.allowed, "")
+    seconds = 2 * n * (1 + passes) * ID_SECONDS
+    read = 2 * n * (1 + passes) * ID_BYTES
+    return StepEstimate("match", "matching.json", 1 + passes, read, 0, seconds, terms, machine.allowed)
 
 
 def _profiles(recipe: Recipe, shape: Shape, features: Features | None, machine: Machine) -> StepEstimate:

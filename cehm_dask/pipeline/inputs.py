@@ -63,7 +63,7 @@ def members_of(recipe: Recipe, n_samples: int) -> list[MemberPlan]:
     wanted = recipe.ensemble
     low, high = k_range(auto_members(n_samples) if recipe.consensus.k == "auto" else max(recipe.consensus.k), n_samples)
     low, high = wanted.k_min or min(low, wanted.k_max or low), wanted.k_max or max(high, wanted.k_min or 0)
-    drawn = wanted.model_dump(include={"subspace", "projection", "bootstrap"})
+    drawn = wanted.model_dump(include={"subspace", "projection", "bootstrap", "subsample"})
     return plan_members(wanted.members, low, high, wanted.seed, base=wanted.base, **drawn)
 
 

@@ -59,13 +59,25 @@ def fault_of(url: str, record: dict[str, Any], *, thorough: bool = False, count:
 
 def read_profile(url: str, state: dict[str, Any]) -> Profile:
     """Who the clusters of a run directory are, as its step wrote it."""
-    name = "profiles.json"
-    record = state["steps"].get("profile", {}).get(OUTPUTS, {}).get(name)
+    found = _read(url, state, "profile", "profiles.json")
+    if found is None:
+        raise NotFoundError(f"{url} has no profiles.json: it ended before, or is of an earlier version; run it again")
+    return Profile.from_dict(found)
+
+
+def read_matching(url: str, state: dict[str, Any]) -> dict[str, Any] | None:
+    """What a run directory keeps of the run that it follows, names of its clusters among it; None: it follows none."""
+    return _read(url, state, "match", "matching.json")
+
+
+def _read(url: str, state: dict[str, Any], step: str, name: str) -> dict[str, Any] | None:
+    """What a step wrote as JSON; None: it did not."""
+    record = state["steps"].get(step, {}).get(OUTPUTS, {}).get(name)
     if record is None:
-        raise NotFoundError(f"{url} has no {name}: it ended before, or is of an earlier version; run it again")
+        return None
     if fault := fault_of(f"{url}/{name}", record):
         raise StoreError(f"{fault}: run it again")
-    return Profile.from_dict(json.loads(read_whole(f"{url}/{name}") or b"{}"))
+    return dict(json.loads(read_whole(f"{url}/{name}") or b"{}"))
 
 
 def _store_fault(url: str, record: dict[str, Any], thorough: bool, count: Count | None) -> str | None:

@@ -17,10 +17,12 @@ from cehm_dask.data.settings import Key, dotted, expand, explained, read_text, r
 from cehm_dask.errors import InputError, NotFoundError
 from cehm_dask.masking import masked, shown
 from cehm_dask.pipeline.recipe_model import (
+    Alerts,
     ConsensusSection,
     EnsembleSection,
     Expect,
     FeatureSource,
+    Hooks,
     LabelSource,
     Recipe,
     Section,
@@ -157,6 +159,8 @@ def _section(key: Key) -> type[Section]:
         ("consensus",): ConsensusSection,
         ("truth",): Truth,
         ("expect",): Expect,
+        ("alert",): Alerts,
+        ("hooks",): Hooks,
     }
     return sections.get(key, Recipe)
 

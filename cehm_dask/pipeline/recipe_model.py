@@ -4,6 +4,7 @@ Below ``recipe``, which reads the YAML and explains what is wrong. A recipe reme
 environment, so that what a run writes down holds ``${VAR}`` and never the value.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from string import Formatter
 from typing import Annotated, Any, Literal, cast, get_args, get_origin
@@ -38,6 +39,13 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+def _arguments(value: Any) -> Any:
+    # A text would have to be taken apart, by a shell or like one.
+    if isinstance(value, str):
+        raise InputError("expected a list of arguments, such as [mail, -s, done, me]")
+    return value
+
+
 def _clusters(value: Any) -> Any:
     return value if value == "auto" else parse_clusters(value)
 
@@ -45,6 +53,7 @@ def _clusters(value: Any) -> Any:
 Whole = Annotated[int, BeforeValidator(_no_boolean), Field(ge=1)]
 Seed = Annotated[int, BeforeValidator(_no_boolean), Field(ge=0, lt=2**32)]
 Weight = Annotated[float, BeforeValidator(_no_boolean), Field(gt=0, allow_inf_nan=False)]
+Limit = Annotated[float, BeforeValidator(_no_boolean), Field(gt=0)]
 Share = Annotated[float, BeforeValidator(_no_boolean), Field(gt=0, le=1)]
 Most = Annotated[float, BeforeValidator(_no_boolean), Field(ge=0, le=1)]
 Names = Annotated[list[str], BeforeValidator(_listed, json_schema_input_type=str | list[str]), Field(min_length=1)]
@@ -113,6 +122,7 @@ class EnsembleSection(Section):
     subspace: Share | None = Field(None, description="Share of the features that each member sees.")
     projection: Whole | None = Field(None, description="Dimensions of a random projection that each member sees.")
     bootstrap: bool = Field(False, description="Fit members on rows drawn with repetition.")
+    subsample: Share | None = Field(None, description="Share of the rows that each member is fitted on and labels.")
     seed: Seed = 0
 
 
@@ -178,6 +188,24 @@ class Expect(Section):
     missing: Most | None = Field(None, description="Largest share of missing values in a column: 0.1 is a tenth.")
 
 
+class Alerts(Section):
+    """How much may change from the run that is followed, before it is told."""
+
+    moved: Limit | None = Field(None, description="Share of the samples in both runs whose cluster has another name.")
+    size: Limit | None = Field(None, description="Change of a cluster's size, as a share of what it was.")
+    agreement: Limit | None = Field(None, description="Fall of the agreement with the members.")
+
+
+Arguments = Annotated[list[str], BeforeValidator(_arguments), Field(min_length=1)]
+
+
+class Hooks(Section):
+    """Commands to call when a run ends, each a list of arguments."""
+
+    success: Arguments | None = Field(None, description="After a run that did something, and all of it.")
+    failure: Arguments | None = Field(None, description="After a run that failed or was interrupted.")
+
+
 class Recipe(Section):
     """All that a run depends on."""
 
@@ -195,6 +223,17 @@ class Recipe(Section):
         None, description="A table of the same rows to describe the clusters by; default: the features."
     )
     export: Literal["parquet", "csv"] | None = Field(None, description="Also write labels with row ids to a table.")
+    follow: str | None = Field(
+        None,
+        min_length=1,
+        description="Run whose cluster names are kept: 'previous' (the newest earlier one with another date in "
+        "'output'), or a run directory.",
+    )
+    alert: Alerts | None = None
+    keep: Whole | None = Field(
+        None, description="Finished run directories of this 'output' that are kept; older ones are removed."
+    )
+    hooks: Hooks | None = None
     memory: Annotated[str | int, BeforeValidator(_memory)] | None = Field(
         None, description="What a process may take in all, such as 2GiB; default: a share of what is free."
     )
@@ -285,7 +324,37 @@ def across(data: Mapping[str, Any]) -> list[tuple[Key, str]]:
     output = data.get("output")
     if isinstance(output, str) and not _only_date(output):
         wrong.append((("output",), f"{output!r}: of braces, only {{date}} is known"))
+    elif isinstance(output, str):
+        wrong += _about_days(data, output, sections.get(given[0], {}) if given else {})
     return wrong
+
+
+def _about_days(data: Mapping[str, Any], output: str, source: Mapping[str, Any]) -> Iterable[tuple[Key, str]]:
+    dated = "{date}" in output or day_in(output) is not None
+    if data.get("follow") == "previous" and not dated:
+        yield ("follow",), f"'previous' needs a date in 'output', which is {output!r}: write {{date}} there"
+    if data.get("keep") is not None and not dated:
+        yield ("keep",), f"needs a date in 'output', which is {output!r}: write {{date}} there"
+    if data.get("alert") is not None and data.get("follow") is None:
+        yield ("alert",), "needs 'follow': changes are those from the run that is followed"
+    if data.get("follow") is not None and data.get("export") is None:
+        yield ("follow",), "needs 'export': the next run finds the names of the rows in that table"
+    described = data.get("features") is not None or data.get("profile") is not None
+    if data.get("follow") is not None and source.get("id") is None and not described:
+        yield ("follow",), "needs 'id' in 'labels', or 'profile': by what else should clusters be matched?"
+
+
+_DAY = re.compile(r"(?<![0-9])[0-9]{4}-[0-9]{2}-[0-9]{2}(?![0-9])")
+
+
+def day_in(output: str) -> str | None:
+    """The date in the path of a run directory, the last of several.
+
+    >>> day_in("s3://bucket/runs/2026-11-16"), day_in("runs/today")
+    ('2026-11-16', None)
+    """
+    found: list[str] = _DAY.findall(output)
+    return found[-1] if found else None
 
 
 def _about_truth(truth: Any, features: Any, labels: Any) -> Iterable[tuple[Key, str]]:

@@ -3,11 +3,12 @@
 Below the run, which tells it, and the command, which shows it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cehm_dask.data.files import exists
 from cehm_dask.progress import Progress
+from cehm_dask.results.matching import Matching
 
 
 class RunProgress(Progress):
@@ -35,6 +36,8 @@ class Result:
     """Of the consensus; empty if the run ended before it."""
     scores: dict[str, Any]
     """What :func:`scoring.evaluate` found; empty if the run ended before it."""
+    matching: dict[str, Any] = field(default_factory=dict)
+    """What matching.json holds; empty if the recipe follows no run, or the run ended before it."""
 
     @property
     def labels(self) -> str:
@@ -48,6 +51,11 @@ class Result:
     def report(self) -> str:
         return f"{self.directory}/report.html"
 
+    @property
+    def alerts(self) -> list[str]:
+        """What changed since the run that is followed by more than the recipe allows, a sentence each."""
+        return list(self.matching.get("alerts", []))
+
     def summary(self) -> dict[str, Any]:
         """For machines: one flat record."""
         return {
@@ -59,7 +67,21 @@ class Result:
             "margin": self.scores.get("margin"),
             "stability": self.scores.get("stability"),
             "scores": self.scores.get("scores", {}),
+            **self._followed(),
             "sweeps": self.facts.get("sweeps"),
             "seconds": round(self.seconds, 3),
             "steps": self.steps,
+        }
+
+    def _followed(self) -> dict[str, Any]:
+        if not self.matching:
+            return {"follows": None, "names": None, "moved": None, "new": [], "gone": [], "alerts": []}
+        found = Matching.from_dict(self.matching)
+        return {
+            "follows": self.matching["follows"],
+            "names": found.names,
+            "moved": found.moved,
+            "new": sorted(found.of("new") + found.of("split")) if self.matching["follows"] else [],
+            "gone": sorted(found.of("gone") + found.of("merged")),
+            "alerts": self.alerts,
         }

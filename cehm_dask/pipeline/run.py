@@ -1,4 +1,4 @@
-"""A recipe → one run directory: ensemble, consensus, profiles, scores, table of labels, report.
+"""A recipe → one run directory: ensemble, consensus, names, profiles, scores, labels, report.
 
 Above the method and the stores, below the command and the schedulers, which all come through here. Each step has a
 fingerprint of all that its result depends on. What is done and unchanged is not done again, what is half done is
@@ -15,31 +15,31 @@ from contextlib import ExitStack, contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
 from cehm_dask import __version__
-from cehm_dask.clusters.connect import connect
 from cehm_dask.data.consensus_store import open_consensus
 from cehm_dask.data.ensemble_store import open_ensemble
 from cehm_dask.data.files import absolute, fingerprint, is_url, read_whole, upload, write_whole
 from cehm_dask.data.ingest import ingest
 from cehm_dask.data.labels import as_labels
 from cehm_dask.data.transformer import warn_of_tails
-from cehm_dask.errors import InputError, StoreError
+from cehm_dask.errors import InputError, StoreError, exit_code_of, sentence_of
 from cehm_dask.job import Where, find_consensus, machine_of, seed_of
 from cehm_dask.machine import this_machine
-from cehm_dask.masking import mask_error
+from cehm_dask.masking import mask_error, masked
 from cehm_dask.members.generate import generate
 from cehm_dask.method.warm import warm_from
 from cehm_dask.pipeline.directory import Directory
 from cehm_dask.pipeline.expectations import check_expected
+from cehm_dask.pipeline.following import Following
+from cehm_dask.pipeline.hooks import call
 from cehm_dask.pipeline.inputs import (
     budget_for,
     is_ensemble,
     left_out,
-    left_out_beside,
     members_of,
     open_features,
     open_truth,
@@ -48,20 +48,21 @@ from cehm_dask.pipeline.inputs import (
     shape_of,
 )
 from cehm_dask.pipeline.outputs import read_profile, record_of
-from cehm_dask.pipeline.recipe_model import Recipe
+from cehm_dask.pipeline.recipe_model import Recipe, day_in
 from cehm_dask.pipeline.result import Result, RunProgress
-from cehm_dask.pipeline.steps import Steps, complete, mark_of
+from cehm_dask.pipeline.retention import remove_old
+from cehm_dask.pipeline.steps import complete, mark_of
 from cehm_dask.profiles.sweep import require_profiles
 from cehm_dask.report import write_report
 from cehm_dask.report.picture import require_picture
 from cehm_dask.results import export
-from cehm_dask.results.describing import describe
+from cehm_dask.results.matching import NamedLabels
 from cehm_dask.results.scoring import evaluate
 from cehm_dask.wording import speaking
 
 log = logging.getLogger(__name__)
 
-STEPS = ("ensemble", "consensus", "profile", "evaluate", "export", "report")
+STEPS = ("ensemble", "consensus", "match", "profile", "evaluate", "export", "report")
 
 
 def run(
@@ -95,23 +96,23 @@ def run(
     directory.check()
     try:
         with speaking("recipe"), directory.locked(), directory.logged(), ExitStack() as stack:
-            return _Run(recipe, directory, cluster or recipe.cluster, progress or RunProgress(), stack).go(
-                until, overwrite
-            )
+            job = _Run(recipe, directory, cluster or recipe.cluster, progress or RunProgress(), stack)
+            try:
+                result = job.go(until, overwrite)
+            except BaseException as error:
+                job.call_hook("failure", error, [])
+                raise
+            job.end(result)
+            return result
     except Exception as error:
         mask_error(error)
         raise
 
 
-class _Run(Steps):
+class _Run(Following):
     """One run: its steps in order."""
 
-    def __init__(
-        self, recipe: Recipe, directory: Directory, cluster: str | None, progress: RunProgress, stack: ExitStack
-    ) -> None:
-        super().__init__(directory, progress)
-        self.recipe, self.cluster, self.stack = recipe, cluster, stack
-        self.until = STEPS[-1]
+    until = STEPS[-1]
 
     def go(self, until: str, overwrite: bool) -> Result:
         begin, self.until = perf_counter(), until
@@ -124,12 +125,41 @@ class _Run(Steps):
         self.directory.write(self.state)
         self._check_expected()
         self._write_recipe()
+        if STEPS.index(until) >= STEPS.index("match"):
+            self.require_followed()
         for step in STEPS[: STEPS.index(until) + 1]:
             getattr(self, f"_{step}")()
         if all(became != "done" for became in self.became.values()):
             log.info("nothing to do: everything was done before, with the same settings and data")
         facts = open_consensus(self._path("consensus.zarr")).facts if "consensus" in self.became else {}
-        return Result(self.directory.url, self.became, perf_counter() - begin, facts, self._scores())
+        found = self.matching or {}
+        for alert in found.get("alerts", []):
+            log.warning("alert: %s", alert)
+        return Result(self.directory.url, self.became, perf_counter() - begin, facts, self._scores(), found)
+
+    def end(self, result: Result) -> None:
+        """What comes after a whole run: old runs are removed, the hook is called."""
+        if self.until != STEPS[-1]:
+            return
+        if self.recipe.keep is not None:
+            remove_old(self.directory.url, self.recipe.keep, self.follows)
+        if "done" in result.steps.values():
+            self.call_hook("success", None, result.alerts)
+
+    def call_hook(self, name: Literal["success", "failure"], error: BaseException | None, alerts: list[str]) -> None:
+        """Call the command that the recipe has for this end of a run, if it has one."""
+        command = self.recipe.hooks and getattr(self.recipe.hooks, name)
+        if not command:
+            return
+        told = {
+            "CEHM_RUN": self.directory.url,
+            "CEHM_STATUS": name,
+            "CEHM_DATE": day_in(self.directory.url) or "",
+            "CEHM_EXIT_CODE": str(exit_code_of(error) if error is not None else 0),
+            "CEHM_MESSAGE": masked(sentence_of(error)) if error is not None else "",
+            "CEHM_ALERTS": "\n".join(alerts),
+        }
+        call(name, command, told)
 
     def _check_expected(self) -> None:
         """Refuse an input that is not as expected; one that was looked at before, and has not changed, is."""
@@ -150,11 +180,6 @@ class _Run(Steps):
         with tempfile.TemporaryDirectory() as folder:
             yield Path(folder, name)
             upload(Path(folder, name), self._path(name))
-
-    @cached_property
-    def client(self) -> Any:
-        """Of the cluster that is asked for, started or reached when a step first needs it; None: threads."""
-        return self.stack.enter_context(connect(self.cluster))
 
     def _write_recipe(self) -> None:
         text = yaml.safe_dump(self.recipe.written(), sort_keys=False, allow_unicode=True)
@@ -277,32 +302,17 @@ class _Run(Steps):
         path = truth.path or self.recipe.source.path
         return [truth.column, path and fingerprint(path)]
 
-    @cached_property
-    def _described_by(self) -> Any:
-        """What clusters are described by, and all that it depends on."""
-        recipe = self.recipe
-        path = recipe.profile or (recipe.features.path if recipe.features else None)
-        named = recipe.features.sklearn if recipe.features and recipe.profile is None else None
-        return [named, path and fingerprint(path), left_out(recipe), self._ids_mark]
-
     def _profile(self) -> None:
         def make(_resume: bool) -> None:
-            recipe = self.recipe
-            table = recipe.profile or (open_features(recipe) if recipe.features else None)
-            found = describe(
-                self._path("consensus.zarr"),
-                table,
-                row_ids=row_ids(recipe),
-                leave_out=left_out_beside(recipe),
-                memory=recipe.memory,
-                client=self.client,
-                progress=self.progress,
-            )
+            found = self._described()
+            if (names := self.names) is not None:
+                found = found.renamed(names)
             write_whole(self._path("profiles.json"), json.dumps(found.to_dict()).encode())
 
         by = self.recipe.profile or ("their features" if self.recipe.features else "size and confidence alone")
         what = f"clusters described by {by}"
-        self._do("profile", [self._consensus_mark, self._described_by], "profiles.json", make, what)
+        settings = self._with_names([self._consensus_mark, self._described_by])
+        self._do("profile", settings, "profiles.json", make, what)
 
     def _evaluate(self) -> None:
         path = self._path("scores.json")
@@ -327,14 +337,6 @@ class _Run(Steps):
         content = read_whole(self._path("scores.json")) if "evaluate" in self.became else None
         return dict(json.loads(content)) if content else {}
 
-    @cached_property
-    def _ids_mark(self) -> Any:
-        """What the names of the rows depend on."""
-        source = self.recipe.source
-        if source.id is None or source.path is None:
-            return None
-        return [source.id, fingerprint(source.path)]
-
     def _export(self) -> None:
         if self.recipe.export is None:
             self._no_use("export", "the recipe asks for none")
@@ -345,10 +347,12 @@ class _Run(Steps):
             stored = open_consensus(self._path("consensus.zarr"))
             with self._file(name) as file:
                 labels, margin, confidence = (stored.array(name) for name in ("labels", "margin", "confidence"))
+                if (names := self.names) is not None:
+                    labels = NamedLabels(labels, names)
                 export.write(file, labels, margin, confidence, row_ids(self.recipe), memory=self.recipe.memory)
                 stored.confirm()
 
-        self._do("export", [self._consensus_mark, name, self._ids_mark], name, make, name)
+        self._do("export", self._with_names([self._consensus_mark, name, self._ids_mark]), name, make, name)
 
     def _report(self) -> None:
         scores, profile = self._scores(), read_profile(self.directory.url, self.state)
@@ -363,9 +367,11 @@ class _Run(Steps):
                     row_ids=row_ids(self.recipe),
                     scores=scores or None,
                     profile=profile,
+                    matching=self.matching,
                     memory=self.recipe.memory,
                     overwrite=True,
                 )
 
         settings = [self._consensus_mark, scores, self._truth_mark, self._ids_mark, self._described_by]
+        settings += self._matching_mark()
         self._do("report", settings, "report.html", make, "report.html")

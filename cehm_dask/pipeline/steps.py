@@ -23,6 +23,11 @@ log = logging.getLogger("cehm_dask.pipeline.run")
 """The run's own: in run.log, its lines and those of its steps have one name."""
 
 
+def mark_of(settings: Any) -> str:
+    """Fingerprint of all that the result of a step depends on."""
+    return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
 class Steps:
     """Does the steps of one run that are not done, and notes what became of each."""
 
@@ -131,6 +136,7 @@ class Steps:
         made = {
             "ensemble": ["ensemble.zarr"],
             "consensus": ["consensus.zarr"],
+            "match": ["matching.json"],
             "profile": ["profiles.json"],
             "evaluate": ["scores.json"],
             "export": ["labels.parquet", "labels.csv"],
@@ -146,11 +152,6 @@ class Steps:
         self.became[step] = "none"
         self._log(step, why)
         self.progress.left_out(step, why)
-
-
-def mark_of(settings: Any) -> str:
-    """Fingerprint of plain values that something depends on."""
-    return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def complete(url: str) -> bool:

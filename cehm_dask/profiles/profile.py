@@ -82,6 +82,19 @@ class Profile:
         ]
         return Profile(self.features, clusters, self.screen, self.left_out)
 
+    def renamed(self, names: Sequence[int | None]) -> "Profile":
+        """With other names for the clusters, by their number, and in the order of these."""
+        clusters = []
+        for own in self.clusters:
+            near = own["nearest"]
+            called = own | {
+                "cluster": names[own["cluster"]],
+                "nearest": near and near | {"cluster": names[near["cluster"]]},
+            }
+            clusters.append(called | {"sentence": sentence(called)})
+        clusters.sort(key=lambda one: one["cluster"])
+        return Profile(self.features, clusters, self.screen, self.left_out)
+
     def example_rows(self) -> list[int]:
         """Rows that stand for a cluster or lie at its border, ascending."""
         found = {one["row"] for own in self.clusters for kind in ("prototypes", "borders") for one in own[kind]}

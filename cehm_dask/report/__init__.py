@@ -2,7 +2,7 @@
 
 May import ``results`` and all below. Start at ``page``, which puts everything into one file (with page.html, page.css,
 page.js): ``findings`` reads the numbers, ``picture`` places samples in the plane, ``figures`` and ``points``
-draw, ``sections``, ``who`` and ``course`` write the text.
+draw, ``sections``, ``who``, ``flow`` and ``course`` write the text.
 """
 
 import os
@@ -30,6 +30,7 @@ def write_report(
     row_ids: Any = None,
     scores: Mapping[str, Any] | None = None,
     profile: Profile | None = None,
+    matching: Mapping[str, Any] | None = None,
     title: str | None = None,
     memory: str | int | None = None,
     overwrite: bool = False,
@@ -52,6 +53,9 @@ def write_report(
         What ``evaluate`` found before; the truth is then not needed.
     profile : Profile, optional
         Who the clusters are; default: described by the features, in a pass of its own.
+    matching : mapping, optional
+        What matching.json of a run directory holds: names of the clusters, and what became of those of an earlier run.
+        The profile must have the same names.
     title : str, optional
     memory : int or str, optional
         Bytes this process may take in all, such as "2GiB"; default: a share of what is free.
@@ -73,6 +77,7 @@ def write_report(
         row_ids=row_ids,
         scores=scores,
         profile=profile,
+        matching=matching,
         title=title,
         memory=memory,
     )

@@ -55,7 +55,7 @@ def write_pngs(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
     with tempfile.TemporaryDirectory() as scratch:
         for name, figure in figures.items():
             page, target = Path(scratch) / f"{name}.html", folder / f"{name}.png"
-            page.write_text(alone(figure))
+            page.write_text(alone(figure), encoding="utf-8")
             size = f"--window-size={figure.width},{figure.height}"
             _run(page, target, "--screenshot", size, f"--force-device-scale-factor={SCALE}")
             written.append(target)
@@ -64,7 +64,7 @@ def write_pngs(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
 
 def _run(page: Path, target: Path, act: str, *options: str) -> None:
     # Chromium's own sandbox does not work for root; the page is ours and forbids all but its own script.
-    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+    sandbox = ["--no-sandbox"] if getattr(os, "geteuid", lambda: 1)() == 0 else []  # Windows has no such user
     with tempfile.TemporaryDirectory() as profile:
         made = Path(profile) / f"made{target.suffix}"
         command = [

@@ -30,11 +30,13 @@ class Cluster:
     several: bool = False
 
 
-def clusters_of(sizes: NDArray[np.int64], histogram: NDArray[np.int64], classes: Sequence[str]) -> list[Cluster]:
+def clusters_of(
+    sizes: NDArray[np.int64], histogram: NDArray[np.int64], classes: Sequence[str], called: Sequence[str]
+) -> list[Cluster]:
     """Clusters with samples, largest first; those beyond :data:`MOST_BARS` in one row."""
     order = [int(e) for e in np.argsort(-sizes, kind="stable") if sizes[e]]
     shown = order if len(order) <= MOST_BARS else order[: MOST_BARS - 1]
-    rows = [Cluster(str(e), classes[e], int(sizes[e]), histogram[e]) for e in shown]
+    rows = [Cluster(called[e], classes[e], int(sizes[e]), histogram[e]) for e in shown]
     others = order[len(shown) :]
     if others:
         together = int(sizes[others].sum()), histogram[others].sum(axis=0)
@@ -218,7 +220,7 @@ def hyperedge_map(counts: NDArray[np.int64]) -> HyperedgeMap:
     return HyperedgeMap(shares[:, :MOST_MAP_COLUMNS], columns, per_row, len(by_size) - len(columns))
 
 
-def map_figure(found: HyperedgeMap, classes: Sequence[str]) -> Markup:
+def map_figure(found: HyperedgeMap, classes: Sequence[str], called: Sequence[str]) -> Markup:
     """The hyperedge-to-cluster map, each column in its cluster's colour."""
     rows, columns = found.shares.shape
     height = float(min(420, max(160, rows * 6)))
@@ -229,7 +231,7 @@ def map_figure(found: HyperedgeMap, classes: Sequence[str]) -> Markup:
     for place, cluster in enumerate(found.columns):
         x = left + place * width
         if place % step == 0:
-            drawing.text(x + width / 2, top - 6, str(cluster), anchor="middle")
+            drawing.text(x + width / 2, top - 6, called[cluster], anchor="middle")
         for level, path in cells(found.shares[:, [place]], x, top, width, height / rows).items():
             drawing.add('<path d="{}" class="{}" fill-opacity="{}"/>', path, f"cell {classes[cluster]}", level / LEVELS)
     drawing.add(

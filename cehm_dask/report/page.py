@@ -26,7 +26,7 @@ from cehm_dask.data.files import write_whole
 from cehm_dask.machine import require_memory, this_machine
 from cehm_dask.masking import masked
 from cehm_dask.profiles.profile import Profile
-from cehm_dask.report import course, figures, sections, who
+from cehm_dask.report import course, figures, flow, sections, who
 from cehm_dask.report.drawing import COLOURS, colour_classes
 from cehm_dask.report.findings import (
     Seen,
@@ -87,6 +87,7 @@ def compose(
     row_ids: Any = None,
     scores: Mapping[str, Any] | None = None,
     profile: Profile | None = None,
+    matching: Mapping[str, Any] | None = None,
     title: str | None = None,
     memory: str | int | None = None,
 ) -> Page:
@@ -104,20 +105,24 @@ def compose(
         scores = evaluate(store.url, truth, ensemble=labels, memory=memory)
     given = {"coordinates": coordinates, "features": features, "labels": labels}
     plane = plane_of(rows, facts["n_samples"], **given, memory=memory)
+    called = [str(c) for c in range(n_clusters)]
+    if matching:
+        called = ["" if name is None else str(name) for name in matching["names"]]
     if profile is None:
         profile = describe(store.url, features, row_ids=row_ids, memory=memory)
+        profile = profile.renamed(matching["names"]) if matching else profile
     seen, members = look(store, rows), members_of(store)
     names = {} if row_ids is None else names_of(row_ids, np.concatenate([rows, seen.doubtful]), facts["n_samples"])
     sizes, counts = (np.asarray(store.array(own)[...]) for own in ("sizes", "counts"))
     classes = colour_classes(sizes)
-    clusters = figures.clusters_of(sizes, seen.histogram, classes)
+    clusters = figures.clusters_of(sizes, seen.histogram, classes, called)
     found_map = figures.hyperedge_map(counts)
     source = labels.source if labels is not None and isinstance(labels.source, Ensemble) else None
     drawn = {
         "sizes": figures.sizes(clusters),
         "ridges": figures.ridges(clusters),
         "confidence": figures.confidence(seen.histogram),
-        "map": figures.map_figure(found_map, classes),
+        "map": figures.map_figure(found_map, classes, called),
         "seconds": figures.seconds(facts["seconds"]),
     }
     if len(facts["growth"]) > 1:
@@ -127,7 +132,11 @@ def compose(
     if len(facts["losses"]) > 1:
         # As fractions, which keep their digits; stores of earlier versions have none.
         drawn["loss"] = figures.loss(facts.get("loss_fractions") or facts["losses"])
-    grids = {"map": _grid(found_map.shares, sections.map_rows(found_map), [f"cluster {c}" for c in found_map.columns])}
+    grids = {
+        "map": _grid(
+            found_map.shares, sections.map_rows(found_map), [f"cluster {called[c]}" for c in found_map.columns]
+        )
+    }
     if len(members.shown) > 1:
         drawn["agreement"] = figures.agreement(
             members.agreement, members.shown, members.outlying.tolist(), members.names
@@ -136,27 +145,30 @@ def compose(
         grids["agreement"] = _grid(members.agreement, own, own)
     choice = course.choice(facts, drawn)
     stages = [] if plane is None else _trail(store, places, seen)
-    picture = None if plane is None else _picture(plane, seen, names, stages, classes, facts["n_samples"], drawn)
-    script = (HERE / "page.js").read_text()
+    picture = (
+        None if plane is None else _picture(plane, seen, names, stages, classes, called, facts["n_samples"], drawn)
+    )
+    script = (HERE / "page.js").read_text(encoding="utf-8")
     context: Context = {
         "title": title or f"Consensus of {count(facts['n_members'], 'clustering')}",
         "program": __version__,
         "lead": sections.lead(facts, source),
         "tiles": sections.tiles(facts, seen, scores),
         "notes": sections.notes(facts),
-        **who.clusters(profile, classes),
+        **who.clusters(profile, dict(zip(called, classes, strict=True))),
+        "flow": flow.since(matching, classes, drawn),
         "picture": picture,
         "clusters": clusters,
         "margin_words": sections.margin_words(seen),
         "confidence_words": sections.confidence_words(seen),
-        **sections.cluster_table(store, sizes, seen, classes, members),
-        **sections.doubtful(store, labels, seen, names, classes),
+        **sections.cluster_table(store, sizes, seen, classes, called, members),
+        **sections.doubtful(store, labels, seen, names, classes, called),
         "candidates": course.candidates(facts),
         **course.rounds(facts),
         **sections.members(members, source, scores),
         "map_words": sections.map_words(found_map, counts),
         "choice": choice,
-        "truth": sections.truth(scores, classes),
+        "truth": sections.truth(scores, classes, called),
         **course.run(store, source),
         "figures": drawn,
         "colours": COLOURS,
@@ -172,10 +184,11 @@ def compose(
     store.confirm()
     if labels is not None:
         labels.source.confirm()
-    return Page(_template("page.html").render(context), {name: _alone(svg) for name, svg in drawn.items()})
+    return Page(template("page.html").render(context), {name: _alone(svg) for name, svg in drawn.items()})
 
 
-def _template(name: str) -> Template:
+def template(name: str) -> Template:
+    """A file of this folder; what is filled in is escaped, and masked."""
     options: Context = {"autoescape": True, "undefined": StrictUndefined, "finalize": _told}
     return Environment(loader=FileSystemLoader(HERE), **options).get_template(name)
 
@@ -192,7 +205,7 @@ def _alone(svg: Markup) -> Figure:
 
 def alone(figure: Figure) -> str:
     """A page with one figure and nothing else, as large as the figure."""
-    style = _template("page.css").render(colours=COLOURS)
+    style = template("page.css").render(colours=COLOURS)
     body = f"body {{ background: #fff; padding: {MARGIN}px; }} svg {{ display: block; overflow: visible; }}"
     return f"<!doctype html><meta charset='utf-8'><style>{style}{body}</style>{figure.svg}"
 
@@ -209,12 +222,13 @@ def _picture(
     names: Mapping[int, str],
     stages: Sequence[Context],
     classes: Sequence[str],
+    called: Sequence[str],
     n_samples: int,
     drawn: dict[str, Markup],
 ) -> Context:
     """The picture with its slider, and small pictures for readers without scripts."""
-    points = Points(*place_points(plane.coordinates), _says(seen, names))
-    drawn["picture"] = picture(points, seen.labels, seen.margin, classes)
+    points = Points(*place_points(plane.coordinates), _says(seen, names, called))
+    drawn["picture"] = picture(points, seen.labels, seen.margin, classes, called)
     which = "All samples" if len(seen.rows) == n_samples else f"{len(seen.rows):,} of {n_samples:,} samples"
     small = [
         {"name": stage["name"], "figure": multiple(points, stage["labels"], classes, stage["name"])}
@@ -225,12 +239,12 @@ def _picture(
     return {"caption": f"{which}, placed by {plane.axes}.{far}", "stages": names_only, "multiples": small}
 
 
-def _says(seen: Seen, names: Mapping[int, str]) -> list[str]:
+def _says(seen: Seen, names: Mapping[int, str], called: Sequence[str]) -> list[str]:
     """What a point is."""
     said = []
     for row, label, margin in zip(seen.rows.tolist(), seen.labels.tolist(), seen.margin.tolist(), strict=True):
         name = f"{shortened(names[row])} (row {row:,})" if names else f"row {row:,}"
-        said.append(f"{name}: cluster {label}, margin {margin:.2f}" if label >= 0 else f"{name}: no base label")
+        said.append(f"{name}: cluster {called[label]}, margin {margin:.2f}" if label >= 0 else f"{name}: no base label")
     return said
 
 
@@ -261,6 +275,7 @@ def _few(items: Sequence[Context], most: int) -> list[Context]:
 def _sections(context: Context) -> list[tuple[str, str]]:
     names = [
         ("profiles", "Clusters"),
+        ("flow", "Since the run before"),
         ("picture", "Samples"),
         ("clusters", "Confidence"),
         ("doubtful", "Least certain"),
@@ -271,5 +286,5 @@ def _sections(context: Context) -> list[tuple[str, str]]:
         ("truth", "Truth"),
         ("run", "Run"),
     ]
-    optional_ones = ("picture", "candidates", "choice", "truth")
+    optional_ones = ("flow", "picture", "candidates", "choice", "truth")
     return [(key, name) for key, name in names if key not in optional_ones or context[key] is not None]

@@ -42,8 +42,14 @@ def on_border(points: Points) -> bool:
     return bool(both.min() <= BORDER or both.max() >= SIDE - BORDER)
 
 
-def picture(points: Points, labels: NDArray[np.int64], margin: NDArray[np.float64], classes: Sequence[str]) -> Markup:
-    """All sampled points, coloured by cluster, faint where uncertain; cluster numbers at the medians."""
+def picture(
+    points: Points,
+    labels: NDArray[np.int64],
+    margin: NDArray[np.float64],
+    classes: Sequence[str],
+    called: Sequence[str],
+) -> Markup:
+    """All sampled points, coloured by cluster, faint where uncertain; cluster names at the medians."""
     drawing = Drawing(SIDE, "Sampled samples in the plane, coloured by cluster", width=SIDE)
     radius = 3.4 if len(labels) <= 600 else 2.6 if len(labels) <= 1500 else 2.1
     drawing.add('<g id="points" data-r="{}">', radius)
@@ -61,7 +67,7 @@ def picture(points: Points, labels: NDArray[np.int64], margin: NDArray[np.float6
         x, y = float(np.median(points.x[own])), float(np.median(points.y[own]))
         # A number that would cover another one is left out; colours and tips still show it.
         if all(abs(x - a) > 16 or abs(y - b) > 13 for a, b in placed):
-            drawing.text(x, y + 4, str(cluster), anchor="middle", style="number")
+            drawing.text(x, y + 4, called[cluster], anchor="middle", style="number")
             placed.append((x, y))
     drawing.add("</g>")
     return drawing.svg()

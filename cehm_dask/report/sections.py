@@ -108,6 +108,7 @@ def cluster_table(
     sizes: NDArray[np.int64],
     seen: Seen,
     classes: Sequence[str],
+    called: Sequence[str],
     members: Members,
 ) -> Context:
     medoids = optional(store, "medoids")
@@ -126,7 +127,7 @@ def cluster_table(
             )
         rows.append(
             {
-                "number": cluster,
+                "number": called[cluster],
                 "style": classes[cluster],
                 "size": int(sizes[cluster]),
                 "share": float(sizes[cluster] / max(1, sizes.sum())),
@@ -139,7 +140,12 @@ def cluster_table(
 
 
 def doubtful(
-    store: StoredConsensus, labels: Labels | None, seen: Seen, names: Mapping[int, str], classes: Sequence[str]
+    store: StoredConsensus,
+    labels: Labels | None,
+    seen: Seen,
+    names: Mapping[int, str],
+    classes: Sequence[str],
+    called: Sequence[str],
 ) -> Context:
     second = None if labels is None else runners_up(store, labels, seen.doubtful, seen.doubtful_labels)
     rows = []
@@ -149,9 +155,9 @@ def doubtful(
             {
                 "row": row,
                 "id": shortened(names.get(row, "")),
-                "cluster": label,
+                "cluster": called[label],
                 "style": classes[label],
-                "runner_up": runner_up if runner_up >= 0 else "",
+                "runner_up": called[runner_up] if runner_up >= 0 else "",
                 "runner_style": classes[runner_up] if runner_up >= 0 else "",
                 "margin": float(seen.doubtful_margin[place]),
             }
@@ -227,7 +233,7 @@ def map_rows(found: figures.HyperedgeMap) -> list[str]:
     return [f"lines {i * found.per_row + 1} to {(i + 1) * found.per_row}" for i in range(len(found.shares))]
 
 
-def truth(scores: Mapping[str, Any] | None, classes: Sequence[str]) -> Context | None:
+def truth(scores: Mapping[str, Any] | None, classes: Sequence[str], called: Sequence[str]) -> Context | None:
     if scores is None or "scores" not in scores:
         return None
     lines = [("the consensus", scores["scores"])]
@@ -238,10 +244,10 @@ def truth(scores: Mapping[str, Any] | None, classes: Sequence[str]) -> Context |
         lines.append(("the members, mean", scores["members_mean"]))
     rows = [(name, [cell(own.get(key)) for key in SCORES]) for name, own in lines]
     words = f"{scores['n_scored']:,} samples with a known class, of {count(scores['n_classes'], 'class', 'classes')}."
-    return {"words": words, "names": list(SCORES.values()), "lines": rows, **_contingency(scores, classes)}
+    return {"words": words, "names": list(SCORES.values()), "lines": rows, **_contingency(scores, classes, called)}
 
 
-def _contingency(scores: Mapping[str, Any], styles: Sequence[str]) -> Context:
+def _contingency(scores: Mapping[str, Any], styles: Sequence[str], called: Sequence[str]) -> Context:
     """Classes × clusters, each class beside the cluster that holds most of it."""
     if "contingency" not in scores:
         return {"columns": [], "rows": []}
@@ -257,7 +263,7 @@ def _contingency(scores: Mapping[str, Any], styles: Sequence[str]) -> Context:
             {"count": f"{c:,}" if c else "·", "share": round(100 * c / total)} for c in table[place][clusters].tolist()
         ]
         rows.append({"name": shortened(names[place], 40), "cells": cells})
-    columns = [{"name": int(cluster), "style": styles[cluster]} for cluster in clusters.tolist()]
+    columns = [{"name": called[cluster], "style": styles[cluster]} for cluster in clusters.tolist()]
     left = [
         f"{n} {what}" for n, what in ((len(names) - len(order), "classes"), (filled - len(clusters), "clusters")) if n
     ]

@@ -3,7 +3,7 @@
 Beside ``sections``. The numbers are those of the profile; names go through the template's escaping.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from cehm_dask.profiles.profile import Profile
@@ -20,8 +20,8 @@ MOST_NAMED = 3
 """Examples of a cluster."""
 
 
-def clusters(profile: Profile, styles: Sequence[str]) -> Context:
-    """Cards of the clusters, largest first."""
+def clusters(profile: Profile, styles: Mapping[str, str]) -> Context:
+    """Cards of the clusters, largest first; styles by name."""
     rows = sorted(profile.clusters, key=lambda own: -own["size"])
     shown = rows[:MOST_CARDS]
     left = len(rows) - len(shown)
@@ -34,7 +34,7 @@ def clusters(profile: Profile, styles: Sequence[str]) -> Context:
         told.append(f"Not counted, because nearly every row has a value of its own: {names}.")
     return {
         "profile_words": words,
-        "profile_rows": [_card(own, styles[own["cluster"]]) for own in shown],
+        "profile_rows": [_card(own, styles[str(own["cluster"])]) for own in shown],
         "profiles_left_out": " ".join(told),
         **_screen(profile),
     }

@@ -226,7 +226,7 @@ def test_consensus__file_is_replaced_whole_or_not_at_all(folder, monkeypatch, pl
 REFUSED = {
     "no such file": (["consensus", "none.npy", "--k", "3"], "none.npy: no such file"),
     "no such store": (["consensus", "none.zarr", "--k", "3"], "none.zarr: not found"),
-    "another ending": (["consensus", "labels.txt", "--k", "3"], "labels.txt: expected .npy, .csv, .parquet"),
+    "another ending": (["consensus", "labels.txt", "--k", "3"], "labels.txt: expected .npy, .csv, .tsv"),
     "more clusters than samples": (["consensus", "labels.npy", "--k", "201"], "n_clusters=201 > n_samples=200"),
     "more clusters than hyperedges": (["consensus", "labels.npy", "--k", "150"], "n_clusters=150 > n_hyperedges="),
     "no clusters": (["consensus", "labels.npy", "--k", "0"], "n_clusters=0: must be at least 1"),
@@ -238,7 +238,7 @@ REFUSED = {
     "variant": (["consensus", "labels.npy", "--k", "3", "--variant", "x"], "variant='x': expected one of 'auto'"),
     "memory": (["consensus", "labels.npy", "--k", "3", "--memory", "lots"], "memory='lots': expected a number with"),
     "import: no such file": (["import", "none.csv", "e.zarr"], "none.csv: no such file"),
-    "import: another ending": (["import", "labels.txt", "e.zarr"], "labels.txt: expected .npy, .csv, .parquet"),
+    "import: another ending": (["import", "labels.txt", "e.zarr"], "labels.txt: expected .npy, .csv, .tsv"),
     "import: exists": (["import", "labels.npy", "labels.zarr"], "exists: choose another name, or pass --overwrite"),
     "import: onto a folder": (["import", "labels.npy", ".", "--overwrite"], "is no ensemble store"),
     "info: nothing there": (["info", "none.zarr"], "none.zarr: not found"),
@@ -442,7 +442,16 @@ def test_demo__consensus_is_better_than_its_members(tmp_path):
     assert re.search(r"^kept: .*largest 2τ \+ evenness of \d+ candidates", out, re.MULTILINE)
     assert open_consensus(str(tmp_path / "demo" / "consensus.zarr")).facts["n_clusters_found"] == 10
     assert re.search(r"^report: .*demo/report\.html$", out, re.MULTILINE)
-    assert (tmp_path / "demo" / "report.html").is_file()
+    page = re.sub(r"<[^>]+>|\s", " ", (tmp_path / "demo" / "report.html").read_text())
+    page = re.sub(" +", " ", page)
+    for name, told in (
+        ("consensus", "the consensus"),
+        ("consensus, its more certain half", r"its more certain half .*?"),
+    ):
+        shown = re.search(rf"^{name} +(0\.\d+) +(0\.\d+) *$", out, re.MULTILINE)
+        assert re.search(rf"{told} {shown[1]} {shown[2]} ", page)
+    sweeps, took = re.search(r"(\d+) sweeps, (\S+ s); all steps", " ".join(out.split())).groups()
+    assert f"time {took} {sweeps} sweeps" in page
 
 
 @pytest.mark.parametrize("name", cli.main.commands)

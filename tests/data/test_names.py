@@ -103,6 +103,28 @@ def test_features__matched_by_name(tmp_path):
         model.predict(shuffled.drop(columns="width"))
 
 
+@settings(max_examples=15, deadline=None)
+@given(
+    order=st.permutations(["length", "width", "weight", "colour"]), kind=st.sampled_from(["pandas", "polars", "dask"])
+)
+def test_features__in_any_order_give_the_same_bits(coloured, order, kind):
+    model, table = coloured
+    shuffled = table[list(order)]
+    if kind == "polars":
+        shuffled = pl.from_pandas(shuffled)
+    elif kind == "dask":
+        shuffled = dd.from_pandas(shuffled, npartitions=2)
+    np.testing.assert_array_equal(np.asarray(model.predict(shuffled)), model.labels_)
+    np.testing.assert_array_equal(np.asarray(model.membership(shuffled)), model.membership(table))
+
+
+@pytest.fixture(scope="module")
+def coloured():
+    """A model of numbers and a category, and its table."""
+    table = flowers().assign(colour=np.resize(["red", "white", "blue"], 90))
+    return ClusterEnsemble(3, members=5, categories="one-hot", random_state=0).fit(table), table
+
+
 # --- rows ----------------------------------------------------------------------------------------------------------
 
 
@@ -135,6 +157,27 @@ def test_series__large_numbers_keep_their_digits():
     model = CEHM(2, random_state=0).fit([*series, pd.Series([1, 0, 1, 0], index=list("xyzw"))])
     assert model.index_.tolist() == list("xyzw")
     assert len(model.counts_) == 2 + 2 + 2
+
+
+def test_dict_of_arrays__keeps_the_names_of_members():
+    frame = members_of()
+    wanted = CEHM(3, random_state=0).fit(frame)
+    model = CEHM(3, random_state=0).fit({name: frame[name].to_numpy() for name in frame})
+    assert model.feature_names_in_.tolist() == MEMBERS
+    np.testing.assert_array_equal(model.labels_, wanted.labels_)
+    np.testing.assert_array_equal(model.predict(frame[MEMBERS[::-1]]), wanted.labels_)
+    with pytest.raises(ValueError, match="member b has 2 rows, member a has 3: they must be equal"):
+        CEHM(2).fit({"a": [0, 1, 1], "b": [0, 1]})
+
+
+def test_paths__in_a_list_are_refused_with_the_remedy():
+    with pytest.raises(TypeError, match=r"X is a list of 2 paths: .*joined_files\(paths, row_id, label\)"):
+        CEHM(2).fit(["monday.csv", "tuesday.csv"])
+
+
+def test_features__given_as_labels_say_where_they_go():
+    with pytest.raises(ValueError, match=r"labels are whole numbers.*; features go to ClusterEnsemble"):
+        CEHM(2).fit(flowers())
 
 
 def test_series__rows_named_twice_are_refused():

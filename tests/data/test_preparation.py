@@ -1,5 +1,7 @@
 """Columns of ordinary tables as features: chosen, encoded, refused in the words of the place, and read again."""
 
+import re
+
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
@@ -120,6 +122,27 @@ def test_refusals__name_columns_and_remedy_in_the_words_of_the_place(place, date
             as_features(frame, Preparation.of(dates="days"))
 
 
+def test_intervals__of_pandas_cut_are_categories():
+    frame = pd.DataFrame({"age": np.arange(30.0), "band": pd.cut(np.arange(30), 3, labels=None)})
+    found = as_features(frame, Preparation.of(categories="one-hot"))
+    assert found.names == ("age", "band=(-0.029, 9.667]", "band=(9.667, 19.333]", "band=(19.333, 29.0]")
+    ranks = as_features(frame, Preparation.of(categories="ordinal")).read(0, 30)
+    np.testing.assert_array_equal(ranks[:, 1], np.repeat([0, 1, 2], 10))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (pd.Series([1.0, 2.0]), r"X is a Series: expected a table.*to_frame\(\)"),
+        (pl.Series([1.0, 2.0]), r"X is a Series: expected a table.*to_frame\(\)"),
+        ({"a": [1.0, 2.0]}, r"X is a dict: expected rows of features; pandas.DataFrame\(X\)"),
+    ],
+)
+def test_no_table__says_how_to_make_one(given, said):
+    with pytest.raises(TypeError, match=said):
+        as_features(given)
+
+
 def test_csv__a_typing_error_among_numbers_is_no_category(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("x,y\n1,a\n2,b\n,a\n3o,b\n")
@@ -137,6 +160,7 @@ def test_impute__as_scikit_learn_and_indicators_are_not_scaled():
     assert set(np.unique(scaled[:, features.indicators])) == {0.0, 1.0}
 
 
+@pytest.mark.filterwarnings("ignore:heavy tails")
 @pytest.mark.parametrize("scale", ["standard", "log", "quantile", "rank"])
 def test_predict__shuffled_columns_saved_and_loaded(tmp_path, scale):
     frame = customers(600)
@@ -193,10 +217,38 @@ def test_encoding__as_facts():
     assert Encoding.from_facts(encoding.facts()) == encoding
 
 
+def test_repeated_names__no_column_is_found_by_them():
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(30, 3)), columns=["a", "a", "b"])
+    assert as_features(frame).n_features == 3
+    for how in ({"drop": "a"}, {"columns": ["b"]}, {"id": "b"}):
+        with pytest.raises(ValueError, match="column 'a' is there more than once, so none is found by name: rename it"):
+            as_features(frame, Preparation.of(**how))
+
+
+def test_scale__values_that_are_too_large_are_refused_by_name():
+    frame = pd.DataFrame({"a": np.arange(30.0), "b": np.arange(30.0) * 1e300})
+    with pytest.raises(ValueError, match=r"column b: values up to 2.9e\+301 are too large to scale; divide them"):
+        ClusterEnsemble(2, members=3, random_state=0).fit(frame)
+
+
+def test_heavy_columns__are_named_and_others_are_not():
+    frame = customers(2000).drop(columns="segment")
+    with pytest.warns(FeatureWarning, match="hold nearly all variance of spent, so members.*scale='log'"):
+        ClusterEnsemble(4, members=3, random_state=0, **{**SETTINGS, "drop": None}).fit(frame)
+    ClusterEnsemble(4, members=3, scale="log", random_state=0, **{**SETTINGS, "drop": None}).fit(frame)
+    rng = np.random.default_rng(0)
+    rare = np.where(rng.random(2000) < 0.002, 100.0, 0.0)
+    plain = pd.DataFrame({"x": rng.exponential(size=2000), "y": rng.normal(size=2000), "rare": rare})
+    ClusterEnsemble(3, members=3, random_state=0).fit(plain)
+
+
 def test_heavy_tail__hint():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"spent": np.exp(rng.normal(0, 4, 3000)), "owed": np.exp(rng.normal(0, 4, 3000))})
-    with pytest.warns(FeatureWarning, match="of the rows are in one cluster.*scale='log', scale='quantile'"):
+    with pytest.warns(FeatureWarning) as said:
         ClusterEnsemble(2, members=5, k_min=2, k_max=3, random_state=0).fit(frame)
+    columns, cluster = (str(one.message) for one in said)
+    assert "nearly all variance of spent, owed" in columns
+    assert re.search("of the rows are in one cluster.*scale='log', scale='quantile'", cluster)
     sizes = ClusterEnsemble(2, members=5, k_min=2, k_max=3, scale="log", random_state=0).fit(frame)
     assert sizes.consensus_.cluster_sizes_.max() < 2700

@@ -23,7 +23,8 @@ from cehm_dask.data.synth import Synth
 from cehm_dask.errors import BusyError, ReplacedError, StoreError
 from cehm_dask.members.fit import plan_members
 from cehm_dask.members.generate import generate
-from cehm_dask.pipeline.recipe import load
+from cehm_dask.pipeline.history import read_days
+from cehm_dask.pipeline.recipe import load, parse
 from cehm_dask.pipeline.run import run
 from tests.listening import Advances
 from tests.pretended_s3 import BUCKET, SECRET
@@ -250,12 +251,12 @@ def test_run__features_and_run_directory_in_the_store(s3, tmp_path, monkeypatch)
     recipe = load(PIPELINES / "s3.yaml", changes)
     first = run(recipe, date=date(2026, 11, 16))
     assert first.directory == f"s3://{BUCKET}/runs/2026-11-16"
-    assert set(first.steps.values()) == {"done"}
+    assert {step for step, became in first.steps.items() if became != "done"} == {"match"}
     names = {key["Key"].split("/")[2] for key in s3.list_objects_v2(Bucket=BUCKET, Prefix="runs/")["Contents"]}
     made = {"recipe.yaml", "ensemble.zarr", "consensus.zarr", "scores.json", "report.html", "run.json", "run.log"}
     made |= {"profiles.json"}
     assert names == made | {"labels.parquet"}
-    assert set(run(recipe, date=date(2026, 11, 16)).steps.values()) == {"skipped"}
+    assert set(run(recipe, date=date(2026, 11, 16)).steps.values()) == {"skipped", "none"}
     here = [*changes, "features.path=features.npy", "output=here"]
     np.save("features.npy", features)
     run(load(PIPELINES / "s3.yaml", here))
@@ -269,6 +270,25 @@ def test_run__features_and_run_directory_in_the_store(s3, tmp_path, monkeypatch)
     assert SECRET not in log
     again = run(load(PIPELINES / "s3.yaml", [*changes, "consensus.restarts=2"]), date=date(2026, 11, 16))
     assert (again.steps["ensemble"], again.steps["consensus"]) == ("skipped", "done")
+
+
+def test_runs__follow_one_another_and_the_oldest_goes(s3, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    where = 9 * rng.integers(0, 2, (200, 2))
+    output = f"s3://{BUCKET}/nightly/{{date}}"
+    text = (
+        "features: {path: 'day.csv', id: who}\nensemble: {members: 4}\nconsensus: {k: 4}\nfollow: previous\nkeep: 2\n"
+    )
+    for day in (1, 2, 3):
+        rows = pd.DataFrame(where + rng.normal(size=(200, 2))).rename(columns=str).assign(who=np.arange(200))
+        rows.iloc[rng.permutation(200)].to_csv("day.csv", index=False)
+        result = run(parse(f"{text}output: {output}\nexport: parquet\n"), date=date(2026, 11, day))
+    assert result.matching["follows"] == f"s3://{BUCKET}/nightly/2026-11-02"
+    assert (result.matching["n_shared"], result.matching["n_moved"]) == (200, 0)
+    assert [day.date for day in read_days([output.removesuffix("/{date}")])] == ["2026-11-02", "2026-11-03"]
+    assert [day.date for day in read_days([output.replace("{date}", "2026-*-03")])] == ["2026-11-03"]
+    assert not s3.list_objects_v2(Bucket=BUCKET, Prefix="nightly/2026-11-01").get("Contents")
 
 
 def test_verify__names_what_changed(s3, base_labels, output):

@@ -5,6 +5,8 @@ Python must parse all the same.
 """
 
 import shutil
+import struct
+import warnings
 
 import click
 import numpy as np
@@ -24,6 +26,12 @@ NOT_RUN = {
     "sketch": "part of a module; would change the package for the tests that follow",
     "experiments": "takes hours; tests/paper/test_reproduce.py runs a smaller one",
 }
+NEEDS = {"anndata.md": ["anndata"], "leiden.md": ["anndata", "scanpy", "igraph"]}
+"""Pages about software that the other tests do without."""
+
+PICTURES = {page.name: f"gallery-{page.stem}.png" for page in PAGES if page.parent.name == "gallery"}
+"""What each page of the gallery ends with; the index has none."""
+
 ENVIRONMENT = {"BUCKET": "bucket"}
 
 pages_with = {
@@ -65,6 +73,11 @@ def parses(words):
         context = command.make_context(name, rest, parent=context)
 
 
+def pixels(picture):
+    """Width and height of a .png file."""
+    return struct.unpack(">II", picture.read_bytes()[16:24])
+
+
 def do(block, names):
     """Run one block; ``names`` are the variables of the page so far."""
     if block.language == "python":
@@ -85,14 +98,21 @@ def do(block, names):
 @pages_with["python", "sh"]
 @pytest.mark.filterwarnings("ignore:constant columns dropped")  # of the digits: some pixels are never written on
 def test_page__its_snippets_run(page, inputs, tmp_path, monkeypatch):
-    if page.name == "anndata.md":
-        pytest.importorskip("anndata", reason="needs the extra anndata")
+    for name in NEEDS.get(page.name, ()):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of libraries about one another
+            pytest.importorskip(name, reason=f"needs {name}")
     folder = tmp_path / "folder"
     shutil.copytree(inputs, folder)
     monkeypatch.chdir(folder)
     names = {"__name__": "__main__"}
     for block in blocks(page):
         do(block, names)
+    if page.name in PICTURES and page.parent.name == "gallery":
+        made, kept = (folder_ / PICTURES[page.name] for folder_ in (folder, ROOT / "docs" / "images"))
+        assert made.read_bytes().startswith(b"\x89PNG")
+        assert kept.stat().st_size < 150_000
+        assert pixels(made) == pixels(kept)
 
 
 @pages_with["yaml",]

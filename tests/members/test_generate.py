@@ -21,6 +21,7 @@ from cehm_dask.errors import BudgetError, ReplacedError, StoreError
 from cehm_dask.members import fit as members
 from cehm_dask.members.fit import Labeller, Linear, MemberPlan, fit_member, k_range, plan_members
 from cehm_dask.members.generate import generate, label_all, lloyd, make_labeller, plan_appended
+from cehm_dask.wording import speaking
 from tests.listening import Advances
 
 ONE, THREE = Threads(1), Threads(3)
@@ -40,6 +41,17 @@ def test_k_range__as_in_the_paper():
     assert k_range(3, 4) == (3, 4)
 
 
+def test_k_range__clusters_that_rows_cannot_have():
+    with pytest.raises(ValueError, match="n_clusters=5: expected 1 to 4, the number of rows"):
+        k_range(5, 4)
+    with speaking("command"), pytest.raises(ValueError, match="--k 0: expected 1 to 4"):
+        k_range(0, 4)
+    with speaking("recipe"), pytest.raises(ValueError, match="k: 9: expected 1 to 4"):
+        k_range(9, 4)
+    with pytest.raises(ValueError, match="members='x': expected a whole number"):
+        plan_members("x", 2, 4, 0)
+
+
 def test_plan_members__each_has_its_own_seed_whoever_makes_it():
     together = plan_members(10, 3, 12, 7)
     assert together[4:] == plan_members(6, 3, 12, 7, first=4)
@@ -51,7 +63,9 @@ def test_plan_members__each_has_its_own_seed_whoever_makes_it():
     ("options", "message"),
     [
         ({"base": "kmean"}, "base='kmean'"),
-        ({"subspace": 1.5}, "subspace=1.5"),
+        ({"subspace": 1.5}, "subspace=1.5: expected a share of the features"),
+        ({"projection": 0}, "projection=0: expected a whole number of at least 1"),
+        ({"projection": "a"}, "projection='a': expected a whole number of at least 1"),
     ],
 )
 def test_plan_members__refused(options, message):
@@ -396,6 +410,18 @@ def test_cluster_ensemble__saved_and_loaded(blobs, tmp_path):
     other = ClusterEnsemble(3, members=2, base=AgglomerativeClustering(), random_state=0).fit(points)
     with pytest.raises(ValueError, match="member 0 is a clustering without predict: only members that assign"):
         other.save(tmp_path / "other.zarr")
+
+
+@pytest.mark.parametrize("seen", [{}, {"subspace": 0.5}, {"projection": 3}])
+@pytest.mark.parametrize("base", [*members.BASES, ["mixture", "kmeans", "birch"]], ids=str)
+def test_save__every_kind_of_member(blobs, tmp_path, base, seen):
+    points = blobs[0][:400]
+    model = ClusterEnsemble(5, members=5, base=base, random_state=0, **seen).fit(points)
+    model.save(tmp_path / "model.zarr")
+    again = ClusterEnsemble.load(tmp_path / "model.zarr")
+    np.testing.assert_array_equal(again._codes(points), model._codes(points))
+    np.testing.assert_array_equal(again.predict(blobs[0]), model.predict(blobs[0]))
+    np.testing.assert_array_equal(again.predict(points), model.labels_)
 
 
 def test_cluster_ensemble__in_a_pipeline():

@@ -48,7 +48,7 @@ def test_base__dask_ml_on_workers(blobs, two_processes):
 
 
 def test_base__dask_ml_draws_no_rows_twice(blobs):
-    with pytest.raises(InputError, match="leave bootstrap out"):
+    with pytest.raises(InputError, match="leave bootstrap and subsample out"):
         model(base="dask-ml", bootstrap=True).fit(blobs[0], client=False)
 
 

@@ -31,6 +31,7 @@ from cehm_dask.data.synth import Synth
 from cehm_dask.engine.budget import make_budget
 from cehm_dask.errors import BudgetError, InputError, NotFoundError, StoreError
 from cehm_dask.machine import cores, format_bytes, this_machine
+from cehm_dask.pipeline import following
 from cehm_dask.pipeline import run as pipeline_run
 from cehm_dask.pipeline.directory import Directory
 from cehm_dask.pipeline.estimate import estimate
@@ -414,7 +415,9 @@ def test_json__one_line_that_says_it_all(folder):
     out, _ = cehm("run", "recipe.yaml", "--json")
     assert out.count("\n") == 1
     said = json.loads(out)
-    names = "run labels report k agreement margin stability scores sweeps seconds steps"
+    names = (
+        "run labels report k agreement margin stability scores follows names moved new gone alerts sweeps seconds steps"
+    )
     assert set(said) == set(names.split())
     assert said["run"] == str(folder / "out")
     assert Path(said["labels"]) == folder / "out/labels.csv"
@@ -721,7 +724,8 @@ def test_features__are_read_four_times(tmp_path, monkeypatch):
         features = opened(recipe)
         return replace(features, read=lambda a, b: read.append(b - a) or features.read(a, b))
 
-    monkeypatch.setattr(pipeline_run, "open_features", counted)
+    for module in (pipeline_run, following):
+        monkeypatch.setattr(module, "open_features", counted)
     monkeypatch.chdir(tmp_path)
     run(parse("features: {path: x.npy}\nensemble: {members: 4}\nconsensus: {k: 3}\noutput: out\n"))
     assert sum(read) == 4 * n + 2 * FIRST_ROWS

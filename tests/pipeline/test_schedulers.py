@@ -64,7 +64,7 @@ def wanted(tmp_path_factory):
     frame = pd.DataFrame(values).rename(columns=str).assign(customer=np.arange(ROWS))
     (folder / "data").mkdir()
     frame.to_parquet(folder / f"data/{DAY}.parquet")
-    places = [f"features.path={folder}/data/{{date}}.parquet", f"output={folder}/run"]
+    places = [f"features.path={folder}/data/{{date}}.parquet", f"output={folder}/run", "follow=null"]
     run(load(PIPELINES / "daily.yaml", [*SETTINGS, *places]), date=date.fromisoformat(DAY))
     return folder
 

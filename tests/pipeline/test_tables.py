@@ -1,5 +1,7 @@
 """An ordinary table, from a .parquet file to a report: by one recipe, by a few lines of Python, and by the command."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -37,7 +39,9 @@ def test_table__to_a_report_by_recipe_and_by_python(folder, n_rows):
     found = run(parse(RECIPE))
     assert found.scores["scores"]["ari"] > 0.3
     profiles = (folder / "run" / "profiles.json").read_text()
-    assert "amount_" in (folder / "run" / "report.html").read_text()
+    page = " ".join(re.sub("<[^>]+>", " ", (folder / "run" / "report.html").read_text()).split())
+    for cluster in range(4):  # every segment is described by the columns that set it apart
+        assert re.search(rf"Cluster {cluster}: [\d,]+ samples \(\d+ %\), .{{0,40}}; (higher|lower) [a-z_]+", page)
     for name in ("amount_4", "plan=pro", "visits", "since", "spent"):
         assert f'"{name}"' in profiles
     labels = pd.read_csv("run/labels.csv")

@@ -55,6 +55,7 @@ from cehm_dask.results.describing import describe
 from cehm_dask.results.growing import grow
 from cehm_dask.results.prediction import predict
 from cehm_dask.results.scoring import evaluate
+from cehm_dask.results.shared_rows import count_shared, of_store
 
 found = []
 class Heard(logging.Handler):
@@ -86,6 +87,12 @@ for _way, _more in {"samples": "", "members": "[:, :4] + 0"}.items():
 import numpy as np
 new = np.load("labels.npy", mmap_mode="r"){_more}
 grow("consensus.zarr", "ensemble.zarr", "g-{_way}.zarr", {_way}=new, into="e-{_way}.zarr", memory=memory)
+"""
+for _passes, _room in (("one pass", 600), ("several passes", 300)):
+    STEPS[f"rows that two results share, {_passes}"] = f"""
+stored, ids = open_consensus("consensus.zarr"), export.column_ids("table.parquet", "id")
+shared = count_shared(of_store(stored, ids), of_store(stored, ids), memory=memory - ((600 - {_room}) << 20))
+assert shared.table.trace() == {N}
 """
 for _suffix in export.SUFFIXES:
     STEPS[_suffix] = f"""
