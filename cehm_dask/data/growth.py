@@ -8,7 +8,7 @@ takes the place of the one before once it is whole.
 
 import hashlib
 import json
-import os
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
@@ -31,6 +31,7 @@ class KeptCodes:
 
     def __init__(self, file: IO[bytes], dtype: Any, n_rows: int, n_members: int) -> None:
         self._file, self._dtype, self._n_rows, self._n_members = file, np.dtype(dtype), n_rows, n_members
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return self._n_rows
@@ -38,7 +39,9 @@ class KeptCodes:
     def read(self, start: int, stop: int) -> Codes:
         """Codes of the rows start to stop; safe to call from many threads."""
         width = self._n_members * self._dtype.itemsize
-        found = os.pread(self._file.fileno(), (stop - start) * width, start * width)
+        with self._lock:
+            self._file.seek(start * width)
+            found = self._file.read((stop - start) * width)
         return np.frombuffer(found, self._dtype).reshape(-1, self._n_members)
 
 

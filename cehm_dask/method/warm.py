@@ -40,9 +40,8 @@ class Warm:
     """C of the finished consensus, by the slots of the labels that are there now."""
     mark: str
     """Digest of all that the result depends on."""
-    known: Tally | None = None
-    """Intersections of the first rows, or of the first members; None: they are counted anew."""
-    known_rows: int = 0
+    known: "Known | None" = None
+    """Intersections that need not be counted; None: all are."""
 
     def params_for(self, wanted: Params, ks: tuple[int, ...], auto: bool) -> Params:
         """Parameters of the run; refused if another number of clusters, or another variant, is asked for."""
@@ -70,16 +69,17 @@ class Warm:
         if self.known is None:
             return None
         labels, known, nothing = engine.labels, self.known, np.empty(0, np.int64)
-        slots = len(known.table)
+        slots = len(known.slots)
         if slots < labels.n_slots:
             members = int(np.searchsorted(np.cumsum(labels.widths), slots)) + 1
             more = tally_of(engine, nothing, known=members)
-            more.table[:slots, :slots] = known.table
+            more.table[:slots, :slots] = known.table()
             return more
-        if self.known_rows == labels.n_samples:
-            return known
-        more = tally_of(engine, nothing, first_row=self.known_rows)
-        return Tally(known.table + more.table, known.n_silent + more.n_silent)
+        if known.rows == labels.n_samples:
+            return Tally(known.table(), known.n_silent)
+        more = tally_of(engine, nothing, first_row=known.rows)
+        np.add(more.table, known.table(), out=more.table)
+        return replace(more, n_silent=known.n_silent + more.n_silent)
 
     def problem(self, params: Params, hyperedges: Hyperedges) -> Problem:
         """The one problem, before its first assignment."""
@@ -117,10 +117,9 @@ def warm_from(stored: StoredConsensus, labels: Labels) -> Warm:
     knobs = {name: identity.get(name) for name in ("variant", "similarity", "schedule", "choose", "max_iter")}
     knobs["weights"] = _weights(identity.get("weights"), names, labels.names)
     params = Params(facts["n_clusters"], belonging=facts["belonging"], portfolio=False, **knobs)
-    known, rows = _known(stored, labels)
     digest = hashlib.blake2b(repr((facts["belonging"], start.shape)).encode(), digest_size=16)
     digest.update(np.ascontiguousarray(start).data)
-    return Warm(params, int(identity.get("seed", 0)), start, digest.hexdigest(), known, rows)
+    return Warm(params, int(identity.get("seed", 0)), start, digest.hexdigest(), _known(stored, labels))
 
 
 def _weights(given: Sequence[float] | None, names: Sequence[str], now: Sequence[str]) -> dict[str, float] | None:
@@ -144,31 +143,48 @@ def _slots(labels: Labels, member: int, known: NDArray[Any]) -> NDArray[np.intp]
     return np.where(own[places] == known, places + silent + int(labels.offsets[member]), -1)
 
 
-def _known(stored: StoredConsensus, labels: Labels) -> tuple[Tally | None, int]:
+@dataclass(frozen=True, eq=False)
+class Known:
+    """Intersections that a finished consensus has counted, of the first rows or the first members; read when needed."""
+
+    stored: StoredConsensus
+    slots: NDArray[np.intp]
+    """Slots of the consensus before, in the order in which they are the first ones now."""
+    rows: int
+    n_silent: int
+
+    def table(self) -> Int:
+        """Of every two of the slots."""
+        table = self.stored.table("intersections").astype(np.int64, copy=False)
+        return table if len(self.slots) == len(table) else table[np.ix_(self.slots, self.slots)]
+
+
+def _known(stored: StoredConsensus, labels: Labels) -> Known | None:
     """What of the intersections is known: an ensemble says which rows and members of which other one it holds."""
     facts, ensemble = stored.facts, labels.source
     made_of = facts["identity"].get("labels")
     if not isinstance(ensemble, Ensemble) or "intersections" not in stored:
-        return None, 0
+        return None
     if facts.get("compared_members") is not None or facts["identity"].get("start_rows") is not None:
-        return None, 0  # of some members only, or an estimate
+        return None  # of some members only, or an estimate
     grown = ensemble.grown
     if ensemble.fingerprint == made_of:
         widths, kept, rows = list(ensemble.widths), list(range(len(ensemble.widths))), ensemble.n_samples
     elif grown.get("from") == made_of:
         widths, kept, rows = grown["widths"], grown["members"], grown["rows"]
     else:
-        return None, 0
-    table, n_silent = stored.table("intersections").astype(np.int64), int(facts["n_silent"])
-    if table.shape != (sum(widths), sum(widths)) or [widths[j] for j in kept] != [*ensemble.widths[: len(kept)]]:
-        return None, 0
+        return None
+    shape = stored.array("intersections").shape
+    if shape != (sum(widths), sum(widths)) or [widths[j] for j in kept] != [*ensemble.widths[: len(kept)]]:
+        return None
     if len(kept) < len(ensemble.widths) and rows < ensemble.n_samples:
-        return None, 0
-    offsets = np.cumsum([0, *widths])
+        return None
+    n_silent = int(facts["n_silent"])
     if len(kept) < len(widths):
-        if table.diagonal()[offsets[kept]].all():
-            return None, 0  # each of them has missing labels: how many rows have no label at all, the table cannot say
+        first = np.cumsum([0, *(width - 1 for width in ensemble.widths[:-1])])
+        if (np.add.reduceat(ensemble.sizes, first) < ensemble.n_samples).all():
+            return None  # each of them has missing labels: how many rows have no label at all, no table says
         n_silent = 0
-        slots = np.concatenate([np.arange(offsets[j], offsets[j + 1]) for j in kept])
-        table = table[np.ix_(slots, slots)]
-    return Tally(table, n_silent), rows
+    offsets = np.cumsum([0, *widths])
+    slots = np.concatenate([np.arange(offsets[j], offsets[j + 1]) for j in kept])
+    return Known(stored, slots, rows, n_silent)

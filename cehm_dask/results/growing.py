@@ -10,11 +10,12 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import IO, Any
 
 import numpy as np
 
-from cehm_dask.data.attributes import kind_of
+from cehm_dask.data.attributes import is_whole, kind_of, refuse_foreign
 from cehm_dask.data.consensus_store import StoredConsensus, open_consensus
 from cehm_dask.data.encoding import rows_read
 from cehm_dask.data.ensemble_store import Ensemble, open_ensemble
@@ -28,7 +29,7 @@ from cehm_dask.data.sources import Codes
 from cehm_dask.engine.budget import CODE_BYTES
 from cehm_dask.engine.sweep import workers
 from cehm_dask.errors import InputError, StoreError
-from cehm_dask.job import Outcome, Where, find_consensus
+from cehm_dask.job import Outcome, Where, budget_of, find_consensus
 from cehm_dask.machine import require_memory, this_machine
 from cehm_dask.members.fit import Labeller
 from cehm_dask.members.stored import arrays_of, encoding_of, read_fitted
@@ -101,20 +102,55 @@ def grow(
         )
     if not given and into is not None:
         raise InputError(f"into={os.fspath(into)!r}: nothing is added or left out; leave it out")
+    where = Where(memory=memory, client=client, output=os.fspath(output), overwrite=overwrite)
+    _refuse_finished(os.fspath(output), overwrite=overwrite)
     stored, url = open_consensus(os.fspath(consensus)), os.fspath(ensemble)
     if given:
         target = url if into is None else os.fspath(into)
         left_out = [] if id is None else [id]
         before = open_ensemble(url)
+        _refuse_other(before, stored, in_place=into is None)
         _require(before, memory)
         with tempfile.TemporaryFile() as file:
             growth, labeller = _growth(stored, before, ways, left_out, file)
+            _require_consensus(growth, stored, where)
             _write(growth, labeller, stored, target, in_place=into is None, overwrite=overwrite, progress=progress)
         url = target
     labels = as_labels(url)
     warm = warm_from(stored, labels)
-    where = Where(memory=memory, client=client, output=os.fspath(output), overwrite=overwrite)
     return find_consensus(labels, warm.params, warm.seed, where, warm=warm, progress=progress)
+
+
+def _refuse_finished(url: str, *, overwrite: bool) -> None:
+    """An error, before the ensemble grows, if the result cannot go to its place."""
+    refuse_foreign(url, "consensus")
+    if is_whole(url) and not overwrite:
+        raise StoreError(f"output {url} is finished: choose another name, or pass {option('overwrite')}")
+
+
+def _refuse_other(before: Ensemble, stored: StoredConsensus, *, in_place: bool, grown: str | None = None) -> None:
+    """An error if an ensemble is neither that of the consensus nor, in its place, one that grew out of it.
+
+    ``grown`` is the identity of the growth that it must have had, once that is known.
+    """
+    made_of = stored.facts["identity"].get("labels")
+    found = before.grown if in_place else {}
+    if before.fingerprint == made_of or (found.get("from") == made_of and grown in (None, found.get("identity"))):
+        return
+    raise StoreError(
+        f"ensemble {before.url} has fingerprint {before.fingerprint}, the consensus {stored.url} was made of "
+        f"{made_of}: name that ensemble; or, if this one has grown, add nothing to it"
+    )
+
+
+def _require_consensus(growth: Growth, stored: StoredConsensus, where: Where) -> None:
+    """Refuse, before the ensemble grows, what the consensus could not hold."""
+    labels = as_labels(growth.before.url)
+    widths, names = tuple(growth.all_widths), tuple(growth.all_names)
+    itemsize = np.min_scalar_type(max(widths) - 1).itemsize
+    then = replace(labels, n_samples=growth.n_samples, widths=widths, names=names, itemsize=itemsize)
+    params = warm_from(stored, labels).params
+    budget_of(then, params, [params.n_clusters], where)
 
 
 def _require(before: Ensemble, memory: str | int | None) -> None:
@@ -184,17 +220,12 @@ def _write(
     progress: ProgressLike | None,
 ) -> None:
     """Write what the ensemble becomes, unless that was done."""
-    made_of = str(stored.facts["identity"].get("labels"))
-    before = growth.before
+    made_of, before = str(stored.facts["identity"].get("labels")), growth.before
+    grown = growth.facts(made_of)
     if before.fingerprint != made_of:
         # In its place, it may have grown already, before an interruption; then it holds what is to be added.
-        if in_place and before.grown.get("identity") == growth.identity(made_of):
-            return
-        raise StoreError(
-            f"ensemble {before.url} has fingerprint {before.fingerprint}, the consensus {stored.url} was made of "
-            f"{made_of}: name that ensemble; or, if this one has grown, add nothing to it"
-        )
-    grown = growth.facts(made_of)
+        _refuse_other(before, stored, in_place=in_place, grown=grown["identity"])
+        return
     if not in_place and kind_of(url) == "ensemble" and not overwrite:
         there = open_ensemble(url)
         if there.grown.get("identity") == grown["identity"]:

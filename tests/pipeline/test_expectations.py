@@ -14,6 +14,7 @@ from tests.data.mixed import customers
 
 RECIPE = """
 features: {{path: {path}, id: customer, drop: segment, categories: one-hot, dates: days, impute: median}}
+scale: log
 ensemble: {{members: 4}}
 consensus: {{k: 3}}
 expect: {expect}

@@ -21,8 +21,9 @@ from cehm_dask.data.features import as_features
 from cehm_dask.data.ingest import ingest
 from cehm_dask.data.labels import as_labels
 from cehm_dask.data.preparation import FeatureWarning
-from cehm_dask.errors import InputError, ReplacedError, StoreError
+from cehm_dask.errors import BudgetError, InputError, ReplacedError, StoreError
 from cehm_dask.job import Where, find_consensus
+from cehm_dask.machine import resident_bytes
 from cehm_dask.members.fit import plan_members
 from cehm_dask.members.generate import generate
 from cehm_dask.method.warm import warm_from
@@ -313,6 +314,12 @@ def test_grow__refusals(tmp_path):
     assert "ends in .zarr" in said
     _, said = cehm("grow", place["c"], place["e"], "-o", place["g"], "--memory", "10MiB", code=3)
     assert not place["g"].exists()
+    with pytest.raises(StoreError, match="is finished"):  # before the ensemble grows
+        grow(place["c"], place["e"], place["c"], samples=labels[OLD:])
+    fine, memory = np.arange(OLD)[:, None].repeat(9, 1) % 700, resident_bytes() + (320 << 20)
+    with pytest.raises(BudgetError, match="intersections"):  # of the consensus, and also before
+        grow(place["c"], place["e"], place["g"], members=fine, memory=memory)
+    assert open_ensemble(str(place["e"])).seal == seal
 
 
 def test_fit__grow_from_refuses_what_does_not_fit(tmp_path):
@@ -466,7 +473,7 @@ DRIVER = """
     def again():
         try:
             grown()
-        except OSError as error:  # it was killed after the very end
+        except OSError as error:  # it was killed at the very end
             assert "is finished" in str(error), error
         return [seen(), open_consensus(f"{folder}/now/g.zarr").array("labels")[:].tolist()]
 
