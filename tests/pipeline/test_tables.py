@@ -1,16 +1,19 @@
 """An ordinary table, from a .parquet file to a report: by one recipe, by a few lines of Python, and by the command."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from cehm_dask import ClusterEnsemble
+from cehm_dask import CEHM, ClusterEnsemble
 from cehm_dask.data.ensemble_store import open_ensemble
 from cehm_dask.pipeline.recipe import RecipeError, parse
 from cehm_dask.pipeline.run import run
+from cehm_dask.report import write_report
+from cehm_dask.results.describing import describe
 from tests.conftest import cehm
 from tests.data.mixed import customers
 
@@ -31,6 +34,13 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+def assert_described(report):
+    """Every segment has a sentence with the columns that set it apart."""
+    page = " ".join(re.sub("<[^>]+>", " ", Path(report).read_text()).split())
+    for cluster in range(4):
+        assert re.search(rf"Cluster {cluster}: [\d,]+ samples \(\d+ %\), .{{0,40}}; (higher|lower|more) [a-z_]+", page)
+
+
 @pytest.mark.parametrize("n_rows", [4000, pytest.param(200_000, marks=pytest.mark.slow)])
 def test_table__to_a_report_by_recipe_and_by_python(folder, n_rows):
     table = customers(n_rows)
@@ -39,9 +49,7 @@ def test_table__to_a_report_by_recipe_and_by_python(folder, n_rows):
     found = run(parse(RECIPE))
     assert found.scores["scores"]["ari"] > 0.3
     profiles = (folder / "run" / "profiles.json").read_text()
-    page = " ".join(re.sub("<[^>]+>", " ", (folder / "run" / "report.html").read_text()).split())
-    for cluster in range(4):  # every segment is described by the columns that set it apart
-        assert re.search(rf"Cluster {cluster}: [\d,]+ samples \(\d+ %\), .{{0,40}}; (higher|lower) [a-z_]+", page)
+    assert_described("run/report.html")
     for name in ("amount_4", "plan=pro", "visits", "since", "spent"):
         assert f'"{name}"' in profiles
     labels = pd.read_csv("run/labels.csv")
@@ -49,7 +57,11 @@ def test_table__to_a_report_by_recipe_and_by_python(folder, n_rows):
 
     columns = {"id": "customer", "drop": "segment", "categories": "one-hot", "dates": "days"}
     model = ClusterEnsemble(4, members=10, scale="quantile", impute="median", random_state=0, **columns)
-    model.fit("customers.parquet")
+    model.fit("customers.parquet", output="ensemble.zarr")
+    CEHM(4, random_state=0).fit("ensemble.zarr", output="consensus.zarr")
+    who = describe("consensus.zarr", "customers.parquet", leave_out=["customer", "segment"])
+    write_report("consensus.zarr", "report.html", ensemble="ensemble.zarr", profile=who)
+    assert_described("report.html")
     assert adjusted_rand_score(table["segment"], model.labels_) > 0.3
     np.testing.assert_array_equal(model.predict(table[table.columns[::-1]]), model.labels_)
 
