@@ -288,8 +288,8 @@ def match_profiles(before: Profile, now: Profile, n_clusters: int, next_name: in
     np.fill_diagonal(apart, np.inf)
     limit = apart.min(axis=1, initial=np.inf)
     distance = _distances(old, new, sd)
-    nearness = 1.0 - distance / limit[:, None]
-    gain = np.where(np.isfinite(distance) & (nearness > 0), nearness, 0.0)
+    apart = np.divide(distance, limit[:, None], out=np.ones_like(distance), where=np.isfinite(distance))
+    gain = np.maximum(1.0 - apart, 0.0)
     numbers = [int(own["cluster"]) for own in now.clusters]
     pairs = [(i, numbers[j]) for i, j in _optimal(gain)]
     sizes = np.zeros(n_clusters, np.int64)

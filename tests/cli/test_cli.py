@@ -536,9 +536,20 @@ def large(tmp_path_factory):
 
 
 def test_process__interrupted_goes_on_to_the_same_labels(large):
-    model = CEHM(10, restarts=2, random_state=0).fit(large / "e.zarr", output=large / "whole.zarr")
+    model = CEHM(10, "released", restarts=2, random_state=0).fit(large / "e.zarr", output=large / "whole.zarr")
     assert model.n_iter_ > 6
-    args = ["consensus", large / "e.zarr", "--k", "10", "--restarts", "2", "-o", large / "c.zarr"]
+    args = [
+        "consensus",
+        large / "e.zarr",
+        "--k",
+        "10",
+        "--variant",
+        "released",
+        "--restarts",
+        "2",
+        "-o",
+        large / "c.zarr",
+    ]
     with subprocess.Popen([COMMAND, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         for line in process.stderr:
             if "round 2," in line:

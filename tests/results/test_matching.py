@@ -101,12 +101,12 @@ def test_table__of_others_is_refused(tmp_path):
 
 
 def test_shared__more_passes_in_less_memory_and_a_refusal_with_both_numbers():
-    machine = shared_rows.this_machine("1GiB")
+    machine = shared_rows.this_machine("4GiB")  # this process may have taken one
     few, passes = shared_rows.shared_terms(10, 10, machine, 100 << 20)
     assert passes == 1
     assert few["ids of a pass"] == 100 << 20
     terms, passes = shared_rows.shared_terms(10, 10, machine, 100 << 30)
-    assert passes > 100
+    assert passes > 25
     assert sum(terms.values()) <= machine.allowed
     with pytest.raises(BudgetError, match=r"memory=90.00 MiB allowed < .* projected for rows that two runs share"):
         count_shared(labelled([], [], 1), labelled([], [], 1), memory="90MiB")
