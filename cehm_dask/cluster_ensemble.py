@@ -27,7 +27,7 @@ from cehm_dask.data.preparation import Encoding, Preparation, warn_of_unseen
 from cehm_dask.data.transformer import warn_of_tails
 from cehm_dask.engine.collection import Held
 from cehm_dask.engine.sweep import workers
-from cehm_dask.errors import InputError, InputTypeError, StoreError
+from cehm_dask.errors import InputTypeError, StoreError
 from cehm_dask.estimator import CEHM
 from cehm_dask.job import Where, machine_of
 from cehm_dask.lazy import like
@@ -36,12 +36,11 @@ from cehm_dask.members.collection import base_labels_of, features_on, label_lazi
 from cehm_dask.members.fit import Labeller, MemberPlan, k_range, plan_members
 from cehm_dask.members.generate import generate, label_all, make_labeller, makers
 from cehm_dask.members.stored import arrays_of, encoding_of, fitted_of_run, is_run, labeller_of, refuse_misfits
-from cehm_dask.method.params import auto_members
+from cehm_dask.method.params import made_for
 from cehm_dask.method.rounds import Harvest
 from cehm_dask.notebook import ShowsClusters, shown
-from cehm_dask.profiles.blocks import HeldClusters
 from cehm_dask.profiles.profile import Profile
-from cehm_dask.profiles.sweep import profile_clusters
+from cehm_dask.profiles.sweep import profile_found
 from cehm_dask.progress import Progress, ProgressLike
 
 CONSENSUS = ("variant", "tries", "restarts", "choose", "max_iter")
@@ -271,12 +270,7 @@ class ClusterEnsemble(ShowsClusters, ClassNamePrefixFeaturesOutMixin, Transforme
         with client_of(client) as who:
             where = Where(memory=memory, client=who)
             features = features_on(X, who, machine_of(where), self._preparation())
-            found = (self.labels_, self.margin_, self.confidence_)
-            labels, margin, confidence = (np.asarray(own.compute() if is_collection(own) else own) for own in found)
-            if features.n_samples != len(labels):
-                raise InputError(f"X has {features.n_samples} rows, {len(labels)} were fitted: they must be the same")
-            n_clusters = max(int(labels.max(initial=0)) + 1, 1)
-            return profile_clusters(features, HeldClusters(labels, n_clusters, margin, confidence), where=where)
+            return profile_found(features, where, self.labels_, self.margin_, self.confidence_)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in super().__getstate__().items() if name != "_to_profile"}
@@ -297,7 +291,7 @@ class ClusterEnsemble(ShowsClusters, ClassNamePrefixFeaturesOutMixin, Transforme
         return held
 
     def _plans(self, n_samples: int, seed: int) -> list[MemberPlan]:
-        low, high = k_range(self._made_for(n_samples), n_samples)
+        low, high = k_range(made_for(self.n_clusters, n_samples), n_samples)
         low, high = self.k_min or low, self.k_max or max(high, self.k_min or 0)
         drawn = {name: getattr(self, name) for name in DRAWN}
         return plan_members(self.members, low, high, seed, **drawn)
@@ -313,22 +307,13 @@ class ClusterEnsemble(ShowsClusters, ClassNamePrefixFeaturesOutMixin, Transforme
         if are_names(given):
             self.feature_names_in_ = np.array(given, object)
 
-    def _made_for(self, n_samples: int) -> int:
-        """The k that members are made for."""
-        wanted: Any = self.n_clusters
-        if isinstance(wanted, str):
-            return auto_members(n_samples)
-        return int(max(wanted, default=1)) if isinstance(wanted, list | tuple | range | np.ndarray) else wanted
-
     def predict(self, X: Any) -> NDArray[np.int64]:
         """Cluster of new rows: the fitted members label them, then the consensus does.
 
         A dask array or data frame gives one, computed when asked for.
         """
         check_is_fitted(self)
-        if is_collection(X):
-            return cast(NDArray[np.int64], like(X, self.consensus_.predict(self._codes(X)), "labels"))
-        return self.consensus_.predict(self._codes(X))
+        return cast(NDArray[np.int64], like(X, self.consensus_.predict(self._codes(X)), "labels"))
 
     def membership(self, X: Any) -> NDArray[np.float64]:
         """Confidence of rows in every cluster, (n_samples, n_clusters): each row sums to 1."""

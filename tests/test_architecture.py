@@ -145,6 +145,14 @@ def test_module__has_a_docstring(module):
     assert ast.get_docstring(ast.parse(MODULES[module].read_text()))
 
 
+LONGEST = 400
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_module__is_no_longer_than_that(module):
+    assert len(MODULES[module].read_text(encoding="utf-8").splitlines()) <= LONGEST
+
+
 @pytest.mark.parametrize(
     ("module", "source", "breach"),
     [

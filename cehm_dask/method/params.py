@@ -203,6 +203,16 @@ def auto_members(n_samples: int) -> int:
     return max(2, min(AUTO_MEMBERS, isqrt(n_samples)))
 
 
+def made_for(n_clusters: Any, n_samples: int) -> int:
+    """The k that members are made for: the largest of those wanted."""
+    if isinstance(n_clusters, str):
+        return auto_members(n_samples)
+    if isinstance(n_clusters, list | tuple | range | np.ndarray):
+        return int(max(n_clusters, default=1))
+    wanted: int = n_clusters  # what it is not is refused where it is used
+    return wanted
+
+
 def parse_clusters(wanted: Any) -> list[int]:
     """Numbers of clusters as people write them.
 

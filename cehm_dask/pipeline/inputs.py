@@ -23,7 +23,7 @@ from cehm_dask.engine.budget import CODE_BYTES, Budget, make_budget
 from cehm_dask.errors import InputError, StoreError
 from cehm_dask.machine import Machine, require_memory
 from cehm_dask.members.fit import MemberPlan, k_range, plan_members
-from cehm_dask.method.params import auto_members
+from cehm_dask.method.params import made_for
 from cehm_dask.pipeline.recipe_model import Recipe, is_table
 from cehm_dask.results import export
 from cehm_dask.results.prediction import LABEL_BYTES
@@ -61,7 +61,7 @@ def left_out_beside(recipe: Recipe) -> list[str]:
 def members_of(recipe: Recipe, n_samples: int) -> list[MemberPlan]:
     """The base clusterings that a recipe asks for; by default each has at least the largest k that is tried."""
     wanted = recipe.ensemble
-    low, high = k_range(auto_members(n_samples) if recipe.consensus.k == "auto" else max(recipe.consensus.k), n_samples)
+    low, high = k_range(made_for(recipe.consensus.k, n_samples), n_samples)
     low, high = wanted.k_min or min(low, wanted.k_max or low), wanted.k_max or max(high, wanted.k_min or 0)
     drawn = wanted.model_dump(include={"subspace", "projection", "bootstrap", "subsample"})
     return plan_members(wanted.members, low, high, wanted.seed, base=wanted.base, **drawn)

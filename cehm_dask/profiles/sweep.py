@@ -12,13 +12,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cehm_dask.clusters.connect import told_when_lost
+from cehm_dask.data.collections import is_collection
 from cehm_dask.data.features import BLOCK_ROWS, Features
 from cehm_dask.engine.budget import CODE_BYTES
 from cehm_dask.engine.sweep import workers
 from cehm_dask.errors import InputError
 from cehm_dask.job import Where, machine_of
 from cehm_dask.machine import Machine, require_memory
-from cehm_dask.profiles.blocks import MOST_CATEGORIES, Assigned, Category, Moments, Scale, Sums, moments_of, sums_of
+from cehm_dask.profiles.blocks import (
+    MOST_CATEGORIES,
+    Assigned,
+    Category,
+    HeldClusters,
+    Moments,
+    Scale,
+    Sums,
+    moments_of,
+    sums_of,
+)
 from cehm_dask.profiles.kernels import BINS
 from cehm_dask.profiles.profile import Profile, make_profile
 from cehm_dask.progress import NO_PROGRESS, Count, Progress
@@ -119,6 +130,15 @@ def profile_clusters(
     with told_when_lost(client), workers(plan.threads, client) as who:
         found = [_moments(features, clusters, scale, columns, who, many, count) for columns in groups]
     return make_profile(features.names, sums, found, scale, groups, [one.name for one in categories], names)
+
+
+def profile_found(features: Features, where: Where, labels: Any, margin: Any, confidence: Any) -> Profile:
+    """The profile of every cluster of a fitted model, from what it found of the same rows, lazily or not."""
+    held = [np.asarray(own.compute() if is_collection(own) else own) for own in (labels, margin, confidence)]
+    n_samples, n_clusters = len(held[0]), max(int(held[0].max(initial=0)) + 1, 1)
+    if features.n_samples != n_samples:
+        raise InputError(f"X has {features.n_samples} rows, {n_samples} were fitted: they must be the same")
+    return profile_clusters(features, HeldClusters(held[0], n_clusters, *held[1:]), where=where)
 
 
 def _sums(
