@@ -170,6 +170,10 @@ def _opened(X: Any, prepare: Preparation) -> Features:
     if isinstance(X, str | os.PathLike):
         return _from_path(os.fspath(X), prepare)
     refuse_annotated(X, "features")
+    series = hasattr(X, "to_frame") and getattr(X, "ndim", 1) == 1  # of any library
+    lazy = hasattr(X, "collect_schema") and not hasattr(X, "to_numpy")  # a query of polars
+    if series or lazy:
+        raise _no_table(X)
     if is_collection(X):
         return _from_collection(X, prepare)
     if hasattr(X, "columns") or hasattr(X, "__arrow_c_stream__"):
@@ -247,16 +251,20 @@ def _from_frame(frame: Any, prepare: Preparation) -> Features:
 
 
 def _streamed(given: Any) -> Any:
-    """An Arrow table of what exports itself as one; a series, or a frame that was not computed, is none."""
+    """An Arrow table of what exports itself as one; a frame that was not computed is none."""
     import pyarrow as pa
 
     try:
         return pa.table(given)
     except (pa.ArrowInvalid, TypeError, ValueError) as error:
-        raise InputTypeError(
-            f"X is a {type(given).__name__}: expected a table of features, or n_samples × n_features numbers; put a "
-            "single column into a table (to_frame()), and collect() a lazy frame"
-        ) from error
+        raise _no_table(given) from error
+
+
+def _no_table(given: Any) -> InputTypeError:
+    return InputTypeError(
+        f"X is a {type(given).__name__}: expected a table of features, or n_samples × n_features numbers; put a single "
+        "column into a table (to_frame()), and collect() a lazy frame"
+    )
 
 
 def _has_frame_columns(given: Any) -> bool:

@@ -135,6 +135,8 @@ def test_intervals__of_pandas_cut_are_categories():
     [
         (pd.Series([1.0, 2.0]), r"X is a Series: expected a table.*to_frame\(\)"),
         (pl.Series([1.0, 2.0]), r"X is a Series: expected a table.*to_frame\(\)"),
+        (dd.from_pandas(pd.Series([1.0, 2.0]), npartitions=1), r"X is a Series: expected a table.*to_frame\(\)"),
+        (pl.DataFrame({"a": [1.0]}).lazy(), r"X is a LazyFrame: expected a table.*collect\(\) a lazy frame"),
         ({"a": [1.0, 2.0]}, r"X is a dict: expected rows of features; pandas.DataFrame\(X\)"),
     ],
 )
