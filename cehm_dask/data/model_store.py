@@ -77,11 +77,11 @@ def load_model(url: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
 
 def write_prediction(url: str, labels: Any, margin: Any, confidence: Any, *, overwrite: bool) -> None:
     """Write labels, margins and confidences of new rows, block by block."""
-    with _new_store(url, "prediction", {"n_samples": len(labels)}, overwrite=overwrite) as (place, digests):
+    with _new_store(url, "prediction", {"n_samples": labels.shape[0]}, overwrite=overwrite) as (place, digests):
         for name, values in (("labels", labels), ("margin", margin), ("confidence", confidence)):
             digests |= arrays.create(
                 place, name, values.shape, values.dtype, ("sample",), chunks=(PREDICTION_CHUNK_ROWS,)
             )
-            for start in range(0, len(values), PREDICTION_CHUNK_ROWS):
+            for start in range(0, values.shape[0], PREDICTION_CHUNK_ROWS):
                 rows = np.asarray(values[start : start + PREDICTION_CHUNK_ROWS])
                 digests |= arrays.write_rows(place, name, start, rows)

@@ -50,6 +50,7 @@ from cehm_dask.report.neighbours import EMBEDDING_SECONDS, MOST_EMBEDDED
 from cehm_dask.report.picture import feature_terms, require_picture
 from cehm_dask.results import export
 from cehm_dask.results.describing import beside
+from cehm_dask.results.matching import MATCHING
 from cehm_dask.results.scoring import score_terms
 from cehm_dask.results.shared_rows import shared_terms, usual_bytes
 from cehm_dask.wording import speaking
@@ -258,7 +259,7 @@ def _matching(recipe: Recipe, shape: Shape) -> StepEstimate:
     require_memory("rows that two runs share", terms, machine.allowed, "")
     seconds = 2 * n * (1 + passes) * ID_SECONDS
     read = 2 * n * (1 + passes) * ID_BYTES
-    return StepEstimate("match", "matching.json", 1 + passes, read, 0, seconds, terms, machine.allowed)
+    return StepEstimate("match", MATCHING, 1 + passes, read, 0, seconds, terms, machine.allowed)
 
 
 def _profiles(recipe: Recipe, shape: Shape, features: Features | None, machine: Machine) -> StepEstimate:

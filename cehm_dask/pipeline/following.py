@@ -32,7 +32,7 @@ from cehm_dask.profiles.profile import Profile
 from cehm_dask.profiles.words import percent
 from cehm_dask.results.describing import describe
 from cehm_dask.results.export import RowIds
-from cehm_dask.results.matching import Matching, enough, first, match_profiles, match_shared
+from cehm_dask.results.matching import MATCHING, Matching, enough, first, match_profiles, match_shared
 from cehm_dask.results.shared_rows import Labelled, count_shared, of_store, of_table
 
 log = logging.getLogger("cehm_dask.pipeline.run")
@@ -222,9 +222,9 @@ class Following(Steps):
                 memory=recipe.memory,
             )
             stored.confirm()
-            write_whole(self._path("matching.json"), masked_json(found).encode())
+            write_whole(self._path(MATCHING), masked_json(found).encode())
 
-        self._do("match", self._match_settings(mark), "matching.json", make, what)
+        self._do("match", self._match_settings(mark), MATCHING, make, what)
         alerts = (self.matching or {}).get("alerts", [])
         if self.state.get("alerts", []) != alerts:
             self.state["alerts"] = alerts

@@ -16,6 +16,7 @@ from cehm_dask.data.verification import verify_store
 from cehm_dask.errors import NotFoundError, StoreError
 from cehm_dask.profiles.profile import Profile
 from cehm_dask.progress import Count
+from cehm_dask.results.matching import MATCHING
 
 SMALL_BYTES = 64 << 20
 """Files up to this size are read and compared each time. Larger ones, and stores, are taken for unchanged while their
@@ -67,7 +68,7 @@ def read_profile(url: str, state: dict[str, Any]) -> Profile:
 
 def read_matching(url: str, state: dict[str, Any]) -> dict[str, Any] | None:
     """What a run directory keeps of the run that it follows, names of its clusters among it; None: it follows none."""
-    return _read(url, state, "match", "matching.json")
+    return _read(url, state, "match", MATCHING)
 
 
 def _read(url: str, state: dict[str, Any], step: str, name: str) -> dict[str, Any] | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from cehm_dask.data.files import TEMPORARY, entries, is_url, remove
 from cehm_dask.data.locks import Lock
 from cehm_dask.errors import BusyError
+from cehm_dask.pipeline import heartbeat
 from cehm_dask.pipeline.days import earlier_days, is_finished, on_day
 from cehm_dask.pipeline.directory import STATE, Directory
 from cehm_dask.pipeline.outputs import OUTPUTS
@@ -21,7 +22,7 @@ log = logging.getLogger("cehm_dask.pipeline.run")
 REMOVED = "removed"
 """Name of the note in run.json of a directory that is being removed."""
 
-OWN = {"recipe.yaml", "run.log", "cluster.yaml", "job.json", "job.log", "job.sh", "logs"}
+OWN = {"recipe.yaml", "run.log", "cluster.yaml", "job.json", "job.log", "job.sh", "logs", heartbeat.NAME}
 """What runs and submissions put into a run directory, beside the outputs of its steps."""
 
 

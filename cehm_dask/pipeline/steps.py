@@ -18,6 +18,7 @@ from cehm_dask.errors import StoreError
 from cehm_dask.pipeline.directory import Directory
 from cehm_dask.pipeline.outputs import OUTPUTS, fault_of, is_fresh, record_of
 from cehm_dask.pipeline.result import RunProgress
+from cehm_dask.results.matching import MATCHING
 
 log = logging.getLogger("cehm_dask.pipeline.run")
 """The run's own: in run.log, its lines and those of its steps have one name."""
@@ -136,7 +137,7 @@ class Steps:
         made = {
             "ensemble": ["ensemble.zarr"],
             "consensus": ["consensus.zarr"],
-            "match": ["matching.json"],
+            "match": [MATCHING],
             "profile": ["profiles.json"],
             "evaluate": ["scores.json"],
             "export": ["labels.parquet", "labels.csv"],

@@ -4,6 +4,7 @@ After the consensus, which stays as it is: names are a list beside it, one numbe
 share decide; where they share none, the means of the features do. A number that was given once is not given again.
 """
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,8 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cehm_dask.data.attributes import place_in
 from cehm_dask.data.consensus_store import open_consensus
-from cehm_dask.errors import InputError
+from cehm_dask.data.files import read_whole
+from cehm_dask.errors import InputError, StoreError
 from cehm_dask.profiles.profile import Profile
 from cehm_dask.results.export import RowIds
 from cehm_dask.results.shared_rows import Int, Shared, count_in_order, count_shared, of_store
@@ -27,6 +30,10 @@ ROWS_PER_CLUSTER = 10
 """Shared rows for every cluster below which the means of the features are asked instead, if there are any."""
 NONE = -1
 """Name of no cluster: rows without any base label."""
+
+
+MATCHING = "matching.json"
+"""Of a run directory: what became of the clusters of the run that it follows."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +161,20 @@ class NamedLabels:
         names = np.asarray([*(NONE if name is None else name for name in self.names), NONE], np.int32)
         found: NDArray[np.int32] = names[np.asarray(self.array[rows])]
         return found
+
+
+def names_in(url: str, n_clusters: int) -> list[int | None] | None:
+    """Names of the clusters of a run directory, by number; None: the run follows none, and they have their numbers."""
+    content = read_whole(place_in(url, MATCHING))
+    if content is None:
+        return None
+    try:
+        names = json.loads(content)["names"]
+        if len(names) == n_clusters and all(name is None or type(name) is int for name in names):
+            return list(names)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        pass
+    raise StoreError(f"{place_in(url, MATCHING)}: no names of {n_clusters} clusters: edited or damaged; run it again")
 
 
 def first(sizes: Int) -> Matching:

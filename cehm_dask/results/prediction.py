@@ -31,6 +31,7 @@ from cehm_dask.masking import shown
 from cehm_dask.members.stored import is_run
 from cehm_dask.progress import NO_PROGRESS, Progress
 from cehm_dask.results import export
+from cehm_dask.results.matching import NamedLabels, names_in
 from cehm_dask.wording import option
 
 LABEL_BYTES = 64
@@ -95,7 +96,8 @@ def predict(
     ----------
     model : path or URL
         Of a consensus.zarr (``new``: base labels, the same members in the same order), of a saved
-        ``ClusterEnsemble`` (``new``: features), or of a run directory (``new``: what its recipe starts from).
+        ``ClusterEnsemble`` (``new``: features), or of a run directory (``new``: what its recipe starts from). Clusters
+        of a run that follows another have their names.
     new : array, data frame, path or URL
         As ``CEHM`` or ``ClusterEnsemble`` take them. Labels that no member had before count as missing. Columns of
         features are matched by name; one that is missing or has another sort of type is refused, further ones are
@@ -120,6 +122,8 @@ def predict(
         export.check_path(Path(place), overwrite=overwrite)
     machine, fitted = this_machine(memory), load(model)
     ids = _row_ids(fitted, new, id)
+    consensus = fitted if isinstance(fitted, CEHM) else fitted.consensus_
+    names = names_in(os.fspath(model), consensus.n_clusters_) if is_run(os.fspath(model)) else None
     require_memory("the new rows", prediction_terms(fitted, new, machine), machine.allowed, "")
     with ExitStack() as files:
         kinds = (np.int16, np.float32, np.float32)
@@ -137,10 +141,11 @@ def predict(
         for file in held:
             file.flush()
         labels, margin, confidence = (np.memmap(file, kind, "r") for file, kind in zip(held, kinds, strict=True))
+        found: Any = labels if names is None else NamedLabels(labels, names)
         if is_store(place):
-            write_prediction(place, labels, margin, confidence, overwrite=overwrite)
+            write_prediction(place, found, margin, confidence, overwrite=overwrite)
         else:
-            export.write(Path(place), labels, margin, confidence, ids, memory=memory)
+            export.write(Path(place), found, margin, confidence, ids, memory=memory)
     return count
 
 

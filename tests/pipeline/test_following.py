@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import zarr
 
 from cehm_dask.data.consensus_store import open_consensus
 from cehm_dask.data.locks import Lock
@@ -101,6 +102,27 @@ def test_follow__customers_keep_their_cluster_and_the_store_its_numbers(folder):
     named = pd.read_csv(f"runs/{DAYS[2]}/labels.csv")["label"].to_numpy()
     np.testing.assert_array_equal(np.asarray(found["names"])[raw], named)
     assert raw.max() == 2
+
+
+@pytest.mark.parametrize("output", ["new.csv", "new.npy", "new.zarr"])
+def test_follow__predictions_of_a_run_have_its_names(folder, output):
+    run_of, day = f"runs/{DAYS[2]}", f"data/{DAYS[2]}.csv"
+    Path(run_of, "matching.json").write_text(json.dumps({**matching_of(2), "names": [7, 5, 9]}))
+    raw = np.asarray(open_consensus(f"{run_of}/consensus.zarr").array("labels")[:])
+    cehm("predict", run_of, day, "-o", output, "--quiet")
+    wanted = np.array([7, 5, 9])[raw]
+    found = {
+        "new.csv": lambda: pd.read_csv(output)["label"],
+        "new.npy": lambda: np.load(output),
+        "new.zarr": lambda: zarr.open_array("new.zarr/labels")[:],
+    }[output]()
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_follow__predictions_refuse_names_that_were_edited(folder):
+    Path(f"runs/{DAYS[2]}/matching.json").write_text('{"names": [1, "x"]}')
+    _, err = cehm("predict", f"runs/{DAYS[2]}", f"data/{DAYS[2]}.csv", "-o", "new.csv", code=2)
+    assert "matching.json: no names of 3 clusters: edited or damaged" in err
 
 
 def test_follow__profiles_report_and_describe_have_the_names(folder):
