@@ -142,7 +142,7 @@ class CEHM(ShowsClusters, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clu
     >>> from cehm_dask import CEHM
     >>> base_labels = np.array([[0, 1, 0], [0, 1, 0], [0, 0, 1], [1, 0, 1], [1, 0, 1]])
     >>> CEHM(n_clusters=2, random_state=0).fit_predict(base_labels).tolist()
-    [0, 0, 1, 1, 1]
+    [1, 1, 0, 0, 0]
     """
 
     def __init__(

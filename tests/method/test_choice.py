@@ -312,9 +312,9 @@ def test_scan__one_look_where_state_is_kept(hard_ensemble, monkeypatch, stored):
     sweep, budget = Engine.sweep, job.budget_of
     monkeypatch.setattr(job, "budget_of", lambda *args: replace(budget(*args), stored=stored))
 
-    def noted(self, name, *args, reads=True):
+    def noted(self, name, *args, reads=True, **how):
         swept.append((name, reads))
-        return sweep(self, name, *args, reads=reads)
+        return sweep(self, name, *args, reads=reads, **how)
 
     monkeypatch.setattr(Engine, "sweep", noted)
     find_consensus(as_labels(hard_ensemble), Params(4, variant="released", restarts=2), 0, Where(), ks=(4, 9))

@@ -81,7 +81,7 @@ def test_run__writes_what_it_does_and_how_it_ended(here):
     assert found["steps"]["report"] == "done"
     assert found["memory"]["peak"] >= found["memory"]["now"] > 0
     run(parse(RECIPE))
-    assert set(told()["steps"].values()) == {"done before", "the recipe asks for none"}
+    assert set(told()["steps"].values()) == {"done before", "the recipe asks for none", "the recipe follows no run"}
     assert not list(here.glob("out/.cehm-*"))
 
 
@@ -90,7 +90,7 @@ def test_run__that_failed_says_so(here, monkeypatch, error, state):
     def fails(*_args, **_named):
         raise error
 
-    monkeypatch.setattr("cehm_dask.pipeline.run.describe", fails)
+    monkeypatch.setattr("cehm_dask.pipeline.following.describe", fails)
     with pytest.raises(type(error)):
         run(parse(RECIPE))
     assert told()["state"] == state

@@ -254,8 +254,9 @@ def test_profiles__the_map_has_the_effects_of_the_profile(made):
     found = describe(made / "consensus.zarr", made / "features.npy")
     telling = who.telling_map(found)
     assert sorted(telling.names) == ["column 0", "column 1", "column 2"]
-    by_cluster = {own["cluster"]: own["effect"] for own in found.clusters}
-    assert [len(by_cluster), telling.clusters[0]] == [5, max(found.clusters, key=lambda own: own["size"])["cluster"]]
+    by_cluster = {str(own["cluster"]): own["effect"] for own in found.clusters}
+    largest = max(found.clusters, key=lambda own: own["size"])["cluster"]
+    assert [len(by_cluster), telling.clusters[0]] == [5, str(largest)]
     for name, row in zip(telling.names, telling.effects, strict=True):
         assert row.tolist() == [by_cluster[cluster][int(name.split()[1])] for cluster in telling.clusters]
 
@@ -320,7 +321,7 @@ def test_picture__the_number_of_a_cluster_sits_on_one_of_its_points():
     coordinates = np.concatenate([ring, 0.1 * ring])
     labels = np.repeat([0, 1], 60)
     placed = points.Points(*points.place_points(coordinates), [""] * 120)
-    svg = points.picture(placed, labels, np.ones(120), ["c0", "c1"])
+    svg = points.picture(placed, labels, np.ones(120), ["c0", "c1"], ["0", "1"])
     for text, cluster in re.findall(r'<text (x="[-0-9.]+" y="[-0-9.]+") class="number"[^>]*>(\d)<', svg):
         x, y = (float(value) for value in re.findall(r'"([-0-9.]+)"', text))
         own = np.hypot(placed.x[labels == int(cluster)] - x, placed.y[labels == int(cluster)] - (y - 4))
