@@ -429,7 +429,7 @@ def test_command__run_live_says_where(here):
 
 def test_command__a_run_that_was_killed_is_shown_as_such_and_resumes(here, monkeypatch):
     Path("recipe.yaml").write_text(RECIPE)
-    wait = "import cehm_dask.pipeline.run as r, time; r.describe = lambda *a, **b: time.sleep(600); "
+    wait = "import cehm_dask.pipeline.following as r, time; r.describe = lambda *a, **b: time.sleep(600); "
     code = f"{wait}from cehm_dask.cli import main; main(['run', 'recipe.yaml', '--quiet'])"
     process = subprocess.Popen([sys.executable, "-W", "ignore", "-c", code])
     try:
@@ -457,7 +457,9 @@ def devtools(tmp_path_factory):
 
 @in_browser
 @pytest.mark.parametrize("width", [1280, 390])
-def test_browser__shows_the_page_and_complains_of_nothing(stopped, devtools, width):
+def test_browser__shows_the_page_and_complains_of_nothing(stopped, devtools, width, monkeypatch):
+    monkeypatch.setattr(watch, "SILENT_SECONDS", 3600.0)  # tests before this one may take long
+
     async def story(tab):
         with serving(Watch(str(stopped[0])), 0, 60) as address:
             await tab.open(address, width)
