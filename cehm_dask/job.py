@@ -173,9 +173,9 @@ def find_consensus(
     params = replace(params, weights=in_order(params.weights, labels.names))
     ks = tuple(auto_clusters(labels.n_samples)) if auto else tuple(ks) or (params.n_clusters,)
     problems_of, told = [replace(params, n_clusters=k) for k in ks], as_progress(progress)
-    if where.memory is not None and where.client is None:
-        give_back_freed()
     budget = budget_of(labels, params, ks[-1:] if auto else ks, where)
+    if where.client is None and not budget.keep_freed:
+        give_back_freed()
     _log_budget(labels, problems_of, budget)
     if where.client is not None:
         from cehm_dask.clusters.workers import require_access

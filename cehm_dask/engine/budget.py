@@ -67,6 +67,9 @@ START_BYTES = 22
 """Beside it, while starts are found: intersections of the rows that compete (4) and two tables that a start is made of;
 20 and what is done a few rows at a time."""
 
+FREED_BYTES = 32 << 20
+"""Largest block that the C library may keep when it is freed (glibc, 64 bits), in what each thread takes from."""
+
 DIRECT_BYTES = 24
 """Beside these, where more than a tenth of the eigenvectors are wanted, which a direct solver finds in copies."""
 
@@ -84,6 +87,8 @@ class Budget:
     block_rows: int
     span_edges: tuple[int, ...]
     keep_state: bool
+    keep_freed: bool
+    """Whether there is room for blocks that are freed to stay with this process until the next sweep takes them."""
     keep_labels: bool
     state_bytes_a_row: int
     label_bytes_a_row: int
@@ -202,9 +207,12 @@ def make_budget(
         # labels as computed and as handed out, margins, confidences, and what they are made from
         "result": (2 + 8 + 8 + 8 + 8) * shape.n_samples if returned else written,
         "kept assignments": 0,
+        "kept free": 0,
         "kept labels": 0,
     }
     needed = sum(terms.values())
+    passing = [terms[name] for name in ("intersections", "weights and counts", "label blocks", "margins of blocks")]
+    freed = min(sum(passing) + written, threads * FREED_BYTES)
     if needed > allowed:
         largest = max(list(terms)[2:], key=terms.__getitem__)
         raise BudgetError(
@@ -216,6 +224,11 @@ def make_budget(
     if keep_state:
         terms["kept assignments"] = share * state
         needed += share * state
+    # To take blocks anew in every sweep costs a third of it, to read labels that the page cache has a tenth.
+    keep_freed = needed + freed <= allowed
+    if keep_freed:
+        terms["kept free"] = freed
+        needed += freed
     keep_labels = shape.read_rows is not None and needed + share * shape.row_bytes <= allowed
     if keep_labels:
         terms["kept labels"] = share * shape.row_bytes
@@ -226,6 +239,7 @@ def make_budget(
         block_rows=block_rows,
         span_edges=edges,
         keep_state=keep_state,
+        keep_freed=keep_freed,
         keep_labels=keep_labels,
         state_bytes_a_row=state,
         label_bytes_a_row=shape.row_bytes,
