@@ -6,6 +6,7 @@ Times are given as ratios to one scipy product H·W of the same run, on the same
 import argparse
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -146,17 +147,55 @@ def agreement_choice(ensembles: int = 20) -> None:
         print(f"  {name:<14}{one:.4f}  {ten:.4f}  difference {ten - one:+.4f}")
 
 
+FITS = """
+import sys, time, warnings
+import numpy as np
+from cehm_dask import CEHM
+warnings.simplefilter("ignore")
+codes = np.load(sys.argv[1])
+for variant in ("auto", "released"):
+    seconds = []
+    CEHM(10, variant=variant, random_state=0).fit(codes[:1000])
+    for _ in range(5):
+        begin = time.perf_counter()
+        CEHM(10, variant=variant, random_state=0).fit(codes)
+        seconds.append(time.perf_counter() - begin)
+    print(min(seconds))
+"""
+
+
+def against_before(n: int, turns: int = 4) -> None:
+    """Whole fits of this version against those of another environment (--before), in processes by turns."""
+    if OTHER is None:
+        print("part before: give --before PYTHON, of an environment with the other version")
+        return
+    least = {"before": np.full(2, np.inf), "now": np.full(2, np.inf)}
+    with tempfile.TemporaryDirectory() as folder:
+        np.save(f"{folder}/codes.npy", Synth(n).arrays()[0])
+        for name, python in (("before", OTHER), ("now", sys.executable)) * turns:
+            command = [str(python), "-c", FITS, f"{folder}/codes.npy"]
+            found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder).stdout.split()
+            least[name] = np.minimum(least[name], np.array(found, float))
+    for variant, before, now in zip(("default", "released"), least["before"], least["now"], strict=True):
+        print(f"{n:,} × 30, {variant}: {now:.2f} s, before {before:.2f} s, ratio {now / before:.2f} (bar 1.02)")
+
+
 PARTS = {
     "speed": lambda: speed(10**6),
     "memory": lambda: memory(10**6),
     "cost": lambda: cost_in_n(10**6, 10**7),
     "small": small_input,
     "choice": agreement_choice,
+    "before": lambda: against_before(10**6),
 }
+OTHER: str | None = None
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
+    parser.add_argument("--before", metavar="PYTHON", help="of another environment, for the part before")
+    options = parser.parse_args()
+    OTHER = options.before
     warnings.simplefilter("ignore")
-    for part in parser.parse_args().parts or PARTS:
+    for part in options.parts or PARTS:
         PARTS[part]()
