@@ -73,6 +73,14 @@ def _x_log_x(counts: Scores) -> Scores:
     return terms
 
 
+def entropy_terms(shares: Scores) -> Scores:
+    """−x·log x of shares, 0 at 0: scipy's ``entr``, whose package takes 13 MiB of a small process."""
+    terms = np.maximum(shares, np.finfo(np.float64).tiny)
+    np.log(terms, out=terms)
+    terms *= shares
+    return np.negative(terms, out=terms)
+
+
 def nmi(table: Table) -> float:
     """NMI of two partitions from their contingency table.
 

@@ -19,8 +19,8 @@ from math import ceil, log
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import entr
 
+from cehm_dask.method.agreement import entropy_terms
 from cehm_dask.method.intersections import Hyperedges
 
 Floats = NDArray[np.float64]
@@ -127,7 +127,11 @@ class _Edges:
             joint = rows / np.repeat(both, self._widths)
             own = self._of_members(rows) / both
             other = joint.sum(axis=0)
-            told[member] = entr(own).sum(axis=0) + self._of_members(entr(other)) - self._of_members(entr(joint).sum(0))
+            told[member] = (
+                entropy_terms(own).sum(axis=0)
+                + self._of_members(entropy_terms(other))
+                - self._of_members(entropy_terms(joint).sum(0))
+            )
         roots = np.sqrt(np.maximum(told.diagonal(), 1e-9))
         return int(np.argmax((told / roots / roots[:, None]).sum(axis=1)))
 
@@ -157,8 +161,8 @@ class _Edges:
         """The same of one group and every group."""
         labelled = self._of_members(counts)
         shares = counts / np.repeat(np.maximum(labelled, 1.0), self._widths, axis=1)
-        own = self._of_members(entr(shares))
-        mixed = self._of_members(entr((shares + shares[group]) / 2.0))
+        own = self._of_members(entropy_terms(shares))
+        mixed = self._of_members(entropy_terms((shares + shares[group]) / 2.0))
         both = (labelled > 0) & (labelled[group] > 0)  # a member without labels in one of them does not count
         told = np.where(both, np.maximum(mixed - (own + own[group]) / 2.0, 0.0), 0.0) / log(2.0)
         most = np.where(both, np.minimum(mixed / log(2.0), 1.0), 0.0)

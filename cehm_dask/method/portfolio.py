@@ -19,9 +19,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.sparse import csr_array, diags_array
-from scipy.spatial.distance import squareform
 
 from cehm_dask.machine import one_thread
 from cehm_dask.method import counting
@@ -29,6 +27,7 @@ from cehm_dask.method.agreement import agreement, block_nmi, explained
 from cehm_dask.method.belonging import Floats, Int, evenness, tau, weights_of
 from cehm_dask.method.competing import Assignment, Rows
 from cehm_dask.method.intersections import Hyperedges
+from cehm_dask.method.linkage import linked_groups
 from cehm_dask.method.medoids import medoids
 from cehm_dask.method.params import Params
 from cehm_dask.method.points import centres_by_k_means, nearest, unit_points
@@ -231,10 +230,7 @@ def _walks(rows: Rows, k: int) -> Assignment:
     symmetrise(likeness)
     distances = np.subtract(1.0, likeness, out=likeness)
     np.clip(distances, 0.0, None, out=distances)
-    np.fill_diagonal(distances, 0.0)
-    condensed = squareform(distances, checks=False)
-    del likeness, distances  # the linkage takes a copy of its own
-    groups = fcluster(linkage(condensed, "average"), k, "maxclust") - 1
+    groups = linked_groups(distances, k)
     inside = np.zeros((len(groups), k))
     inside[np.arange(len(groups)), groups] = 1.0
     return np.asarray(rows.points(rows.hyperedges.weighed(inside)).argmax(axis=1), np.int16)

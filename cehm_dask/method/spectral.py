@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh
 from scipy.sparse import block_diag, csr_array
 from scipy.sparse.linalg import ArpackError, eigsh
-from scipy.special import entr
 
+from cehm_dask.method.agreement import entropy_terms
 from cehm_dask.method.intersections import Hyperedges
 
 Floats = NDArray[np.float64]
@@ -221,7 +221,7 @@ def local_weights(hyperedges: Hyperedges) -> Floats:
     entropies = np.empty(hyperedges.n_hyperedges)
     for some in some_rows(len(entropies)):
         shares = hyperedges.intersections[some] / np.repeat(np.maximum(labelled[some], 1), widths, axis=1)
-        entropies[some] = entr(shares).sum(axis=1)
+        entropies[some] = entropy_terms(shares).sum(axis=1)
     entropies /= np.log(2.0)
     weights: Floats = np.exp(-entropies / (THETA * np.count_nonzero(labelled, axis=1)))
     return weights

@@ -23,6 +23,7 @@ from cehm_dask import __version__
 from cehm_dask.data.consensus_store import StoredConsensus
 from cehm_dask.data.ensemble_store import Ensemble
 from cehm_dask.data.files import write_whole
+from cehm_dask.errors import InputError
 from cehm_dask.machine import require_memory, this_machine
 from cehm_dask.masking import masked
 from cehm_dask.profiles.profile import Profile
@@ -113,6 +114,7 @@ def compose(
     if profile is None:
         profile = describe(store.url, features, row_ids=row_ids, memory=memory)
         profile = profile.renamed(matching["names"]) if matching else profile
+    _refuse_other_names(profile, called, store.url)
     seen, members = look(store, rows), members_of(store)
     names = {} if row_ids is None else names_of(row_ids, np.concatenate([rows, seen.doubtful]), facts["n_samples"])
     sizes, counts = (np.asarray(store.array(own)[...]) for own in ("sizes", "counts"))
@@ -196,6 +198,16 @@ def compose(
     if labels is not None:
         labels.source.confirm()
     return Page(template("page.html").render(context), {name: _alone(svg) for name, svg in drawn.items()})
+
+
+def _refuse_other_names(profile: Profile, called: Sequence[str], url: str) -> None:
+    """A profile of other labels would describe other clusters."""
+    other = [str(own["cluster"]) for own in profile.clusters if str(own["cluster"]) not in called]
+    if other:
+        raise InputError(
+            f"profile: it describes a cluster {other[0]!r}, but the clusters of {url} are called "
+            f"{', '.join(called[:5])}{', ...' if len(called) > 5 else ''}: profile the labels of this consensus"
+        )
 
 
 def template(name: str) -> Template:

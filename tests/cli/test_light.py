@@ -31,11 +31,11 @@ def test_consensus__loads_nothing_heavy(tmp_path):
         assert not set(HEAVY) & set(loaded)
 
 
-def test_consensus__of_300_000_rows_in_250_mib_and_in_more(tmp_path):
+def test_consensus__of_300_000_rows_in_245_mib_and_in_more(tmp_path):
     """In a fresh process, as a user starts it: measured ≤ projected ≤ allowed. In 1 GiB, freed blocks are kept."""
     url, output = str(tmp_path / "e.zarr"), tmp_path / "c.zarr"
     Synth(300_000).write(url)
-    for memory in (1 << 30, 1 << 30, 250 << 20):  # the first one compiles what is not compiled yet
+    for memory in (1 << 30, 1 << 30, 245 << 20):  # the first one compiles what is not compiled yet
         command = [sys.executable, "-W", "ignore", "-m", "cehm_dask", "consensus", url, "--k", "10", "--quiet"]
         subprocess.run([*command, "--memory", str(memory), "-o", str(output), "--overwrite"], check=True)
         facts = json.loads((output / "zarr.json").read_text())["attributes"]["cehm"]
@@ -45,10 +45,10 @@ def test_consensus__of_300_000_rows_in_250_mib_and_in_more(tmp_path):
 
 
 def test_consensus__floor_of_a_small_matrix(tmp_path):
-    """What is left to libraries: 204 MiB measured, of which LLVM and numba take 130."""
+    """What is left to libraries: 199 to 204 MiB measured, of which LLVM and numba take 118."""
     url, output = str(tmp_path / "e.zarr"), tmp_path / "c.zarr"
     Synth(2000, 10).write(url)
-    for memory in ("1GiB", "220MiB"):
+    for memory in ("1GiB", "215MiB"):
         command = [sys.executable, "-W", "ignore", "-m", "cehm_dask", "consensus", url, "--k", "10", "--quiet"]
         subprocess.run([*command, "--memory", memory, "-o", str(output), "--overwrite"], check=True)
     taken = json.loads((output / "zarr.json").read_text())["attributes"]["cehm"]["memory"]

@@ -19,7 +19,7 @@ from sklearn.metrics.cluster import contingency_matrix
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
-from cehm_dask import CEHM, ClusterEnsemble, cli
+from cehm_dask import CEHM, ClusterEnsemble, cli, profile
 from cehm_dask.data.consensus_store import open_consensus
 from cehm_dask.data.ingest import ingest
 from cehm_dask.data.synth import Synth
@@ -503,6 +503,13 @@ def test_url__is_shown_without_its_password(made):
         page = compose(made / "consensus.zarr").html
     assert "s3://***@bucket/consensus.zarr" in page
     assert "key:secret" not in page
+
+
+def test_profile__of_clusters_with_other_names_is_refused(made):
+    store = open_finished(str(made / "consensus.zarr"))
+    named = np.array([f"segment {label}" for label in store.array("labels")[...]])
+    with pytest.raises(InputError, match=r"profile: it describes a cluster 'segment -?\d+'.*are called 0, 1"):
+        write_report(store.url, made / "other.html", profile=profile(np.load(made / "features.npy"), named))
 
 
 def test_file__is_not_replaced_unless_asked(made, tmp_path):
