@@ -111,13 +111,9 @@ class DaskWorkers:
         for future, span in zip(layer, spans, strict=True):
             future.add_done_callback(lambda _future, rows=span.n_rows: asked.done(rows))
         while len(layer) > FAN_IN:
-            depth = len(layer)
-            layer = [
-                client.submit(
-                    asked.combine, layer[i : i + FAN_IN], key=f"cehm-{name}-sum-{sweep}-{depth}-{i}", pure=False
-                )
-                for i in range(0, depth, FAN_IN)
-            ]
+            groups = [layer[i : i + FAN_IN] for i in range(0, len(layer), FAN_IN)]
+            sums = [f"cehm-{name}-sum-{sweep}-{len(layer)}-{i}" for i in range(len(groups))]
+            layer = client.map(asked.combine, groups, key=sums, pure=False)  # one message a layer, not one a sum
         # The last few are added here: one more task would take ten milliseconds, a twentieth of a sweep over 10⁷ rows.
         with self._watched([*self._held, *layer]):
             return asked.combine(client.gather(layer))

@@ -1,7 +1,7 @@
 """Many simulated workers: ``python -m tests.benchmarks.simulated [--workers 10 100 300 1000]``.
 
-What a sweep costs beside the workers' own work, with the real scheduler and the package's own sweep. Three processes on
-loopback: the coordinator, the scheduler, and all workers together, which are real ones of Dask with one thread each.
+What a sweep costs beside the workers' own work, with the real scheduler and the package's own sweep. Processes on
+loopback: the coordinator, the scheduler, and one for 250 workers each, which are real ones of Dask with one thread.
 Their tasks sleep for the time of the work and return a table of the right size. A thousand workers share one core here,
 which they do not on a cluster; so the processor seconds of the scheduler and the coordinator are told beside the clock,
 less what heartbeats take in the same time.
@@ -31,6 +31,8 @@ from cehm_dask.engine.span import Span
 from cehm_dask.engine.sweep import Engine
 
 K, DELAY, REPEATS, ADMITTED = 10, 2.0, 2, 50
+TOGETHER = 250
+"""Workers in one process, which may not have more than some thousand connections."""
 
 
 def work(_span: Span, weights: np.ndarray, delay: float) -> np.ndarray:
@@ -65,13 +67,12 @@ class Traffic:
 
 SETTINGS = {
     # What a thousand workers do beside their work would take the core that they share.
-    "distributed.admin.system-monitor.interval": "10s",
+    "distributed.admin.system-monitor.interval": "1h",  # it counts the files of the process, ten for every worker
     "distributed.admin.tick.interval": "10s",
     "distributed.admin.tick.limit": "1h",
     "distributed.worker.profile.enabled": False,
     "distributed.scheduler.worker-ttl": None,
     "distributed.comm.timeouts.connect": "60s",
-    "logging.distributed": "critical",
 }
 
 
@@ -117,7 +118,8 @@ def run_workers(pipe: Any, address: str, count: int) -> None:
 def sweeps(count: int, spans_each: int, url: str) -> None:
     context, traffic = multiprocessing.get_context("spawn"), Traffic()
     pipes, processes = [], []
-    for target, args in ((run_scheduler, ()), (run_workers, (count,))):
+    groups = [(run_workers, (min(TOGETHER, count - first),)) for first in range(0, count, TOGETHER)]
+    for target, args in ((run_scheduler, ()), *groups):
         mine, theirs = context.Pipe()
         args = (theirs, *([pipes[0][1]] if pipes else []), *args)
         processes.append(context.Process(target=target, args=args, daemon=True))
@@ -128,7 +130,8 @@ def sweeps(count: int, spans_each: int, url: str) -> None:
     def ask() -> list[Counter[str]]:
         for pipe, _ in pipes:
             pipe.send("tell")
-        return [traffic.told(), *(pipe.recv() for pipe, _ in pipes)]
+        scheduler, *workers = [pipe.recv() for pipe, _ in pipes]
+        return [traffic.told(), scheduler, sum(workers, Counter())]
 
     labels, spans = as_labels(url), count * spans_each
     edges = tuple(range(0, (spans + 1) << 30, 1 << 30))
@@ -188,6 +191,7 @@ def main() -> None:
     parser.add_argument("--spans-each", type=int, default=1, help="spans of a worker")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
+    os.environ["DASK_LOGGING__DISTRIBUTED"] = "critical"  # read by the processes that are started
     with tempfile.TemporaryDirectory() as folder:
         url = str(Path(folder) / "ensemble.zarr")
         Synth(2000).write(url)
@@ -196,4 +200,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    from tests.benchmarks.simulated import main as imported
+
+    imported()  # functions of __main__ would be pickled by value, those of the package are not
