@@ -1,9 +1,8 @@
 """consensus.zarr → one page: what was run, what came out, and how far to trust it.
 
 May import ``results`` and all below. Start at ``page``, which puts everything into one file (with page.html, page.css,
-page.js): ``findings`` reads the numbers, ``picture`` and ``neighbours`` place samples in the plane,
-``figures``, ``heatmaps`` and ``points`` draw, ``sections``, ``who``, ``flow`` and ``course`` write the
-text.
+page.js): ``findings`` reads the numbers, ``picture`` and ``neighbours`` place samples in the plane, ``figures``,
+``points`` and ``maps`` (with ``heatmaps``) draw, ``sections``, ``who``, ``flow`` and ``course`` write the text.
 """
 
 import os

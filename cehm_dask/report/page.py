@@ -23,6 +23,7 @@ from cehm_dask import __version__
 from cehm_dask.data.consensus_store import StoredConsensus
 from cehm_dask.data.ensemble_store import Ensemble
 from cehm_dask.data.files import write_whole
+from cehm_dask.data.labels import Labels
 from cehm_dask.errors import InputError
 from cehm_dask.machine import require_memory, this_machine
 from cehm_dask.masking import masked
@@ -38,6 +39,7 @@ from cehm_dask.report.findings import (
     page_terms,
     sampled_places,
 )
+from cehm_dask.report.maps import heat_maps
 from cehm_dask.report.picture import Plane, plane_of
 from cehm_dask.report.points import Points, multiple, on_border, picture, place_points
 from cehm_dask.report.words import Context, count, shortened
@@ -50,8 +52,6 @@ MOST_STAGES = 24
 """Rounds the slider can show; of more, some in between are left out."""
 FEWEST_STAGES = 3
 """Rounds from which there is a way to show: of two, the second is the result."""
-MOST_EFFECT = 10.0
-"""Standard deviations that a tip can tell."""
 MULTIPLES = 6
 """Small pictures for readers without scripts."""
 MARGIN = 12
@@ -96,37 +96,132 @@ def compose(
 ) -> Page:
     """Read a finished consensus and write its page; for the parameters, see :func:`cehm_dask.report.write_report`."""
     store = open_finished(os.fspath(consensus))
-    facts = store.facts
-    machine = this_machine(memory)
-    n_hyperedges, n_clusters = store.array("counts").shape
-    chunk_rows = int(store.array("labels").chunks[0])
-    terms = page_terms(facts["n_samples"], facts["n_members"], n_hyperedges, n_clusters, chunk_rows, machine)
-    require_memory("the report", terms, machine.allowed, "")
+    _require_room(store, memory)
     places, rows = sampled_places(store)
     labels = None if ensemble is None else labels_of(ensemble, store)
     if truth is not None and scores is None:
         scores = evaluate(store.url, truth, ensemble=labels, memory=memory)
     given = {"coordinates": coordinates, "features": features, "labels": labels}
-    plane = plane_of(rows, facts["n_samples"], **given, memory=memory)
-    called = [str(c) for c in range(n_clusters)]
-    if matching:
-        called = ["" if name is None else str(name) for name in matching["names"]]
+    plane = plane_of(rows, store.facts["n_samples"], **given, memory=memory)
+    called = _names_of_clusters(store, matching)
     if profile is None:
         profile = describe(store.url, features, row_ids=row_ids, memory=memory)
         profile = profile.renamed(matching["names"]) if matching else profile
     _refuse_other_names(profile, called, store.url)
-    seen, members = look(store, rows), members_of(store)
-    names = {} if row_ids is None else names_of(row_ids, np.concatenate([rows, seen.doubtful]), facts["n_samples"])
-    sizes, counts = (np.asarray(store.array(own)[...]) for own in ("sizes", "counts"))
-    classes = colour_classes(sizes)
-    clusters = figures.clusters_of(sizes, seen.histogram, classes, called)
-    found_map = heatmaps.hyperedge_map(counts)
-    source = labels.source if labels is not None and isinstance(labels.source, Ensemble) else None
+    seen, sizes = look(store, rows), np.asarray(store.array("sizes")[...])
+    shown = np.concatenate([rows, seen.doubtful])
+    names = {} if row_ids is None else names_of(row_ids, shown, store.facts["n_samples"])
+    stages = [] if plane is None else _trail(store, places, seen)
+    found = _Found(
+        store, labels, scores, profile, matching, called, colour_classes(sizes), sizes, seen, names, plane, stages
+    )
+    html, drawn = _written(found, title)
+    store.confirm()
+    if labels is not None:
+        labels.source.confirm()
+    return Page(html, {name: _alone(svg) for name, svg in drawn.items()})
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """What there is to tell."""
+
+    store: StoredConsensus
+    labels: Labels | None
+    """Of the members."""
+    scores: Mapping[str, Any] | None
+    profile: Profile
+    matching: Mapping[str, Any] | None
+    called: list[str]
+    """Names of the clusters."""
+    classes: list[str]
+    """Their colours."""
+    sizes: NDArray[np.int64]
+    seen: Seen
+    names: Mapping[int, str]
+    """What samples are called, by row."""
+    plane: Plane | None
+    stages: list[Context]
+
+    @property
+    def facts(self) -> Context:
+        return self.store.facts
+
+    @property
+    def source(self) -> Ensemble | None:
+        """The store of the members, if it is one."""
+        source = None if self.labels is None else self.labels.source
+        return source if isinstance(source, Ensemble) else None
+
+
+def _require_room(store: StoredConsensus, memory: str | int | None) -> None:
+    machine, facts = this_machine(memory), store.facts
+    chunk_rows = int(store.array("labels").chunks[0])
+    n_hyperedges, n_clusters = store.array("counts").shape
+    terms = page_terms(facts["n_samples"], facts["n_members"], n_hyperedges, n_clusters, chunk_rows, machine)
+    require_memory("the report", terms, machine.allowed, "")
+
+
+def _names_of_clusters(store: StoredConsensus, matching: Mapping[str, Any] | None) -> list[str]:
+    """Their numbers, or what an earlier run called them; empty for one that nobody is in."""
+    names = matching["names"] if matching else range(store.facts["n_clusters"])
+    return ["" if name is None else str(name) for name in names]
+
+
+def _written(found: _Found, title: str | None) -> tuple[str, dict[str, Markup]]:
+    """The page, and its figures by name."""
+    store, facts, seen, called, classes = found.store, found.facts, found.seen, found.called, found.classes
+    counts, owner = (np.asarray(store.array(own)[...]) for own in ("counts", "hyperedge_member"))
+    clusters = figures.clusters_of(found.sizes, seen.histogram, classes, called)
+    mapped, together = heatmaps.hyperedge_map(counts), sections.together(counts, owner, found.sizes)
+    telling, members = who.telling_map(found.profile), members_of(store)
+    maps, grids = heat_maps(mapped, together, telling, members, called, classes)
+    drawn = _figures(facts, seen, clusters) | maps
+    choice = course.choice(facts, drawn)
+    script = (HERE / "page.js").read_text(encoding="utf-8")
+    context: Context = {
+        "title": title or f"Consensus of {count(facts['n_members'], 'clustering')}",
+        "program": __version__,
+        "lead": sections.lead(facts, found.source),
+        "tiles": sections.tiles(facts, seen, found.scores),
+        "notes": sections.notes(facts),
+        **who.clusters(found.profile, dict(zip(called, classes, strict=True))),
+        "flow": flow.since(found.matching, classes, drawn),
+        "picture": None if found.plane is None else _picture(found, found.plane, drawn),
+        "clusters": clusters,
+        "margin_words": sections.margin_words(seen),
+        "confidence_words": sections.confidence_words(seen),
+        "together_words": together.words,
+        "telling_words": telling.words if telling is not None else "",
+        **sections.cluster_table(store, found.sizes, seen, classes, called, members, found.profile),
+        **sections.doubtful(store, found.labels, seen, found.names, classes, called),
+        "candidates": course.candidates(facts),
+        **course.rounds(facts),
+        **sections.members(members, found.source, found.scores),
+        "map_words": sections.map_words(mapped, counts),
+        "choice": choice,
+        "truth": sections.truth(found.scores, classes, called),
+        **course.run(store, found.source),
+        "figures": drawn,
+        "colours": COLOURS,
+        "script": Markup(script),
+        "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        "data": {
+            "stages": [{"name": stage["name"], "labels": stage["labels"].tolist()} for stage in found.stages],
+            "classes": classes if found.stages else [],
+            "grids": grids,
+        },
+    }
+    context["sections"] = _sections(context)
+    return template("page.html").render(context), drawn
+
+
+def _figures(facts: Context, seen: Seen, clusters: Sequence[figures.Cluster]) -> dict[str, Markup]:
+    """What is drawn from numbers alone; a figure without any is left out."""
     drawn = {
         "sizes": figures.sizes(clusters),
         "ridges": figures.ridges(clusters),
         "confidence": figures.confidence(seen.histogram),
-        "map": heatmaps.map_figure(found_map, classes, called),
         "seconds": figures.seconds(facts["seconds"]),
     }
     if len(facts["growth"]) > 1:
@@ -136,68 +231,7 @@ def compose(
     if len(facts["losses"]) > 1:
         # As fractions, which keep their digits; stores of earlier versions have none.
         drawn["loss"] = figures.loss(facts.get("loss_fractions") or facts["losses"])
-    columns = [called[c] for c in found_map.columns]
-    grids = {"map": _grid(found_map.shares, sections.map_rows(found_map), _titles(columns))}
-    together = sections.together(counts, np.asarray(store.array("hyperedge_member")[...]), sizes)
-    columns = [called[c] for c in together.clusters]
-    drawn["consensus"] = heatmaps.consensus(together.table, columns, [classes[c] for c in together.clusters])
-    grids["consensus"] = _grid(together.table, _titles(columns), _titles(columns))
-    telling = who.telling_map(profile)
-    if telling is not None:
-        drawn["profiles"] = heatmaps.profiles(telling.effects, telling.names, telling.clusters)
-        grids["profiles"] = _grid(
-            telling.effects, telling.names, _titles(telling.clusters), span=(-MOST_EFFECT, MOST_EFFECT), unit=" sd"
-        )
-    if len(members.shown) > 1:
-        drawn["agreement"] = heatmaps.agreement(
-            members.agreement, members.shown, members.outlying.tolist(), members.names
-        )
-        own = [shortened(members.names[j]) for j in members.shown]
-        grids["agreement"] = _grid(members.agreement, own, own)
-    choice = course.choice(facts, drawn)
-    stages = [] if plane is None else _trail(store, places, seen)
-    picture = (
-        None if plane is None else _picture(plane, seen, names, stages, classes, called, facts["n_samples"], drawn)
-    )
-    script = (HERE / "page.js").read_text(encoding="utf-8")
-    context: Context = {
-        "title": title or f"Consensus of {count(facts['n_members'], 'clustering')}",
-        "program": __version__,
-        "lead": sections.lead(facts, source),
-        "tiles": sections.tiles(facts, seen, scores),
-        "notes": sections.notes(facts),
-        **who.clusters(profile, dict(zip(called, classes, strict=True))),
-        "flow": flow.since(matching, classes, drawn),
-        "picture": picture,
-        "clusters": clusters,
-        "margin_words": sections.margin_words(seen),
-        "confidence_words": sections.confidence_words(seen),
-        "together_words": together.words,
-        "telling_words": telling.words if telling is not None else "",
-        **sections.cluster_table(store, sizes, seen, classes, called, members, profile),
-        **sections.doubtful(store, labels, seen, names, classes, called),
-        "candidates": course.candidates(facts),
-        **course.rounds(facts),
-        **sections.members(members, source, scores),
-        "map_words": sections.map_words(found_map, counts),
-        "choice": choice,
-        "truth": sections.truth(scores, classes, called),
-        **course.run(store, source),
-        "figures": drawn,
-        "colours": COLOURS,
-        "script": Markup(script),
-        "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        "data": {
-            "stages": [{"name": stage["name"], "labels": stage["labels"].tolist()} for stage in stages],
-            "classes": classes if stages else [],
-            "grids": grids,
-        },
-    }
-    context["sections"] = _sections(context)
-    store.confirm()
-    if labels is not None:
-        labels.source.confirm()
-    return Page(template("page.html").render(context), {name: _alone(svg) for name, svg in drawn.items()})
+    return drawn
 
 
 def _refuse_other_names(profile: Profile, called: Sequence[str], url: str) -> None:
@@ -233,36 +267,11 @@ def alone(figure: Figure) -> str:
     return f"<!doctype html><meta charset='utf-8'><style>{style}{body}</style>{figure.svg}"
 
 
-def _titles(clusters: Sequence[str]) -> list[str]:
-    return [f"cluster {name}" for name in clusters]
-
-
-def _grid(
-    values: NDArray[np.float64],
-    rows: Sequence[str],
-    columns: Sequence[str],
-    span: tuple[float, float] = (0.0, 1.0),
-    unit: str = "",
-) -> Context:
-    """A heat map's values for tips, one byte each; 255 where there is none."""
-    shares = np.clip((values - span[0]) / (span[1] - span[0]), 0, 1)
-    content = np.where(np.isnan(shares), 255, np.round(np.nan_to_num(shares) * 250)).astype(np.uint8).tobytes()
-    named = {"rows": list(rows), "columns": list(columns), "span": span, "unit": unit}
-    return {"values": base64.b64encode(content).decode(), **named}
-
-
-def _picture(
-    plane: Plane,
-    seen: Seen,
-    names: Mapping[int, str],
-    stages: Sequence[Context],
-    classes: Sequence[str],
-    called: Sequence[str],
-    n_samples: int,
-    drawn: dict[str, Markup],
-) -> Context:
+def _picture(found: _Found, plane: Plane, drawn: dict[str, Markup]) -> Context:
     """The picture with its slider, the one by neighbours, and small pictures for readers without scripts."""
-    points = Points(*place_points(plane.coordinates), _says(seen, names, called))
+    seen, classes, called, stages = found.seen, found.classes, found.called, found.stages
+    n_samples = found.facts["n_samples"]
+    points = Points(*place_points(plane.coordinates), _says(seen, found.names, called))
     drawn["picture"] = picture(points, seen.labels, seen.margin, classes, called)
     which = "All samples" if len(seen.rows) == n_samples else f"{len(seen.rows):,} of {n_samples:,} samples"
     small = [
@@ -272,10 +281,10 @@ def _picture(
     names_only = [stage["name"] for stage in stages]
     far = " Outliers are drawn on the border." if on_border(points) else ""
     near = None
-    if (found := plane.neighbours) is not None:
-        places = found.places.tolist()
-        own = points.some(place_points(found.coordinates), places)
-        shown = seen.labels[found.places], seen.margin[found.places]
+    if (placed := plane.neighbours) is not None:
+        places = placed.places.tolist()
+        own = points.some(place_points(placed.coordinates), places)
+        shown = seen.labels[placed.places], seen.margin[placed.places]
         drawn["neighbours"] = picture(own, *shown, classes, called, name="neighbours", places=places)
         near = (
             f"{'The same samples' if len(places) == len(seen.rows) else f'{len(places):,} of them'}, placed by t-SNE: "
