@@ -150,6 +150,18 @@ def test_choose__no_clear_k_where_coarser_members_cut_the_continuum_elsewhere():
     assert "cut across each other" in found.reason
 
 
+def test_choose__borders_of_two_ks_alike(monkeypatch):
+    k, rows, _, _ = random_set(20002)
+    edges = hyperedges_in(members_of(rows, k, k, 20002))
+    assert choose(edges, WIDE).clear
+    lead = sorted((level.score for level in levels(edges)), reverse=True)
+    monkeypatch.setattr(choice, "NEXT_SCORE", lead[0] - lead[1] + 1e-9)
+    found = choose(edges, WIDE)
+    assert (found.n_clusters, found.clear) == (k, False)
+    assert f"k={k} and k=" in found.reason
+    assert "stand out alike" in found.reason
+
+
 def test_choose__borders_of_a_k_that_was_not_run():
     k, rows, _, _ = random_set(20002)
     found = choose(hyperedges_in(members_of(rows, k, k, 20002)), [2, k - 1])
