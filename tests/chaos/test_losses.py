@@ -24,7 +24,7 @@ CONSENSUS = ("consensus", "ensemble.zarr", "--k", "4", "--variant", "released", 
 RUN = ("run", "recipe.yaml")
 STOPPED_SECONDS = 0.5
 
-LATEST = {"consensus": 60, "run": 6}
+LATEST = {"consensus": 60, "run": 4}
 """Blocks and tasks after which a worker, of two that share the work, has more to do."""
 
 
