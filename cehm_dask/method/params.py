@@ -136,6 +136,8 @@ def _whole_number(name: str, value: Any, low: int | None) -> None:
 def check_fit(params: Params, n_samples: int, n_hyperedges: int | None = None) -> None:
     """Refuse numbers of clusters, hyperedges and samples that do not go together."""
     k = params.n_clusters
+    if n_samples == 0:
+        raise InputError(f"n_clusters={k} > n_samples=0: no sample has a base label, all are missing (-1 or NaN)")
     if k > n_samples:
         raise InputError(f"n_clusters={k} > n_samples={n_samples}: ask for at most as many clusters as samples")
     if n_hyperedges is None:

@@ -301,7 +301,7 @@ def test_refused__more_clusters_than_speaking_rows():
 
 
 def test_refused__nothing_said_at_all():
-    with pytest.raises(ValueError, match="n_clusters=1 > n_samples=0"):
+    with pytest.raises(ValueError, match="n_clusters=1 > n_samples=0: no sample has a base label"):
         fit(np.full((4, 2), -1), k=1)
 
 
