@@ -74,7 +74,8 @@ class ClusterEnsemble(ShowsClusters, ClassNamePrefixFeaturesOutMixin, Transforme
         Base clusterings to make.
     base : {"kmeans", "minibatch", "mixture", "birch", "dask-ml"}, an estimator, or a sequence of these
         How members cluster; of several, members take turns. An estimator needs ``predict``, or ``fit_predict`` if
-        members are fitted on all rows.
+        members are fitted on all rows. Kinds with a name can be saved, estimators only if they assign to the nearest
+        of their centres.
     scale : {"none", "standard", "minmax", "robust", "log", "quantile", "rank"} or a transformer, default "standard"
         The last three draw heavy tails in: logarithms, a normal distribution, or ranks, then standardized. Columns
         of 0 and 1 that stand for a category are not scaled by any of these names. A transformer has ``fit`` and
