@@ -1,8 +1,8 @@
 """Average linkage of a table of distances, cut into groups.
 
 Beside ``spectral``, for the start that groups hyperedges by their random walks. Joins, groups and their numbers are
-those of scipy's ``linkage`` and ``fcluster``. But scipy's load 17 MiB of modules into a process that may have 200, and
-take a second table.
+those of scipy's ``linkage`` and ``fcluster``. But scipy's take 5 MiB of a small process to load, a second table of the
+distances, and half as much time again (4,000 hyperedges: 0.7 s, here 0.5).
 """
 
 from itertools import chain
